@@ -1,0 +1,1 @@
+"""Everything of Tidegate that survives without HTTP."""

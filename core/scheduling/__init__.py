@@ -1,0 +1,1 @@
+"""The data plane: which request may use a slot now."""

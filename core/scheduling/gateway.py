@@ -1,0 +1,406 @@
+"""Takes one LLM request from its arrival to the last byte of its answer: slot, upstream, sample, release."""
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from core.config import LaneTimeouts, PoolConfig
+from core.errors import Evicted, RequestError, UpstreamFailed
+from core.lanes import Lane, Outcome, PullBack
+from core.metrics import PoolMeters
+from core.ports import Clock, TimerHandle, Upstream, UpstreamAnswer, UpstreamRequest
+from core.samples import Observation, SampleBoard
+from core.scheduling.answer_scan import BodyScan, StreamScan
+from core.scheduling.calls import Call, Headers, Reply
+from core.scheduling.dispatcher import Dispatcher, honest_retry_after
+from core.scheduling.interrupts import Interrupted, Scope
+from core.scheduling.retry_after import retry_after_seconds
+from core.scheduling.tickets import Ticket
+
+HEARTBEAT_EVERY_S = 5.0
+REFUSAL_RETRY_S = 0.05
+MOST_PATIENT_RETRY_AFTER_S = 1.0
+
+
+@dataclass(slots=True)
+class GatewayStats:
+    """Counters since the start, read by the metrics."""
+
+    evicted: Counter[tuple[Lane, str]] = field(default_factory=Counter)
+    retries: Counter[str] = field(default_factory=Counter)
+    wasted_tokens: int = 0
+
+
+class Gateway:
+    """The way of every LLM request of one pool, whoever sends it: a client, a durable batch, or a simulation."""
+
+    def __init__(
+        self,
+        *,
+        config: PoolConfig,
+        dispatcher: Dispatcher,
+        board: SampleBoard,
+        upstream: Upstream,
+        clock: Clock,
+        meters: PoolMeters,
+    ) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.board = board
+        self.upstream = upstream
+        self.clock = clock
+        self.meters = meters
+        self.stats = GatewayStats()
+
+    def exchange(self, call: Call, reply: Reply) -> "Exchange":
+        """Return the exchange that will answer `call` into `reply`; it begins when it is run."""
+        return Exchange(gateway=self, call=call, reply=reply)
+
+    async def handle(self, call: Call, reply: Reply) -> Outcome:
+        """Answer `call` into `reply`; return how it ended. Errors go into the reply."""
+        return await self.exchange(call, reply).run()
+
+    def timeouts(self, lane: Lane) -> LaneTimeouts:
+        """Return the time-outs of a lane."""
+        interactive = lane is Lane.INTERACTIVE
+        return self.config.interactive_timeouts if interactive else self.config.batch_timeouts
+
+
+class Exchange:
+    """One call and its answer. `abort` may be called from anywhere at any time, once or more."""
+
+    def __init__(self, *, gateway: Gateway, call: Call, reply: Reply) -> None:
+        self._gateway = gateway
+        self._call = call
+        self._reply = reply
+        self._clock = gateway.clock
+        self._dispatcher = gateway.dispatcher
+        self._timeouts = gateway.timeouts(call.lane)
+        self._scope = Scope(clock=gateway.clock)
+        arrived = gateway.clock.monotonic()
+        self._total_until = arrived + self._timeouts.total
+        self._observation = Observation(
+            call.lane, call.model, arrived, call.stream, call.has_tokens, call.source or call.tenant
+        )
+        self._ticket = Ticket(
+            call.lane,
+            arrived,
+            self._granted,
+            self._scope.interrupt,
+            model=call.model,
+            durable=call.durable,
+            streamed=call.stream,
+            has_tokens=call.has_tokens,
+        )
+        self._slot: asyncio.Future[None] | None = None
+        self._heart: TimerHandle | asyncio.Task[None] | None = None
+        self._aborted: Outcome | None = None
+        self._refused_before = False
+        self._connection_failed = False
+
+    def abort(self, outcome: Outcome) -> None:
+        """Break the exchange off: the client is gone, or the process stops."""
+        self._aborted = outcome
+        self._scope.interrupt(outcome)
+
+    async def run(self) -> Outcome:
+        """Answer the call. Returns the outcome; raises nothing but a cancellation and what the reply raises."""
+        call, board = self._call, self._gateway.board
+        board.open(self._observation, self._clock.monotonic())
+        if call.stream and not call.durable:
+            self._heart = self._clock.call_later(self._gateway.config.heartbeat_after, self._start_heartbeats)
+        outcome = Outcome.CANCELLED
+        try:
+            outcome = await self._answer()
+        except RequestError as error:
+            outcome = _outcome_of(error)
+            self._stop_heartbeats()
+            await self._reply.fail(error)
+        except Interrupted as stop:
+            outcome = stop.reason if isinstance(stop.reason, Outcome) else Outcome.CANCELLED
+        finally:
+            self._stop_heartbeats()
+            self._record(outcome)
+        return outcome
+
+    async def _answer(self) -> Outcome:
+        """Wait for a slot and use it, again after each pull-back."""
+        waits_since = self._observation.arrived
+        granted = self._dispatcher.submit(self._ticket)
+        while True:
+            if not granted:
+                await self._wait_for_slot()
+            now = self._clock.monotonic()
+            self._call.queued_s += now - waits_since
+            self._observation.started = now
+            outcome = await self._use_slot()
+            if outcome is not Outcome.PREEMPTED:
+                return outcome
+            if self._aborted is not None:
+                self._dispatcher.cancel(self._ticket)
+                return self._aborted
+            granted, waits_since = False, self._clock.monotonic()
+
+    async def _wait_for_slot(self) -> None:
+        self._slot = asyncio.get_running_loop().create_future()
+        try:
+            with self._scope as scope:
+                scope.deadline(self._patience(), "queue_timeout")
+                await self._slot
+        except Interrupted as stop:
+            if isinstance(stop.reason, PullBack):
+                self._scope.interrupt(stop.reason)
+                return
+            self._leave_queue()
+            if stop.reason == "queue_timeout":
+                raise self._queue_timeout() from None
+            raise
+        except asyncio.CancelledError:
+            self._leave_queue()
+            raise
+        finally:
+            self._slot = None
+
+    def _leave_queue(self) -> None:
+        """Leave without having used a slot, even one granted in this very moment."""
+        if self._ticket.lease is not None and not self._ticket.pulling:
+            self._dispatcher.release(self._ticket, Outcome.CANCELLED)
+        else:
+            self._dispatcher.cancel(self._ticket)
+
+    def _granted(self) -> None:
+        if self._slot is not None and not self._slot.done():
+            self._slot.set_result(None)
+
+    def _patience(self) -> float:
+        """Return the seconds for which the call will still wait for a slot."""
+        now, arrived = self._clock.monotonic(), self._observation.arrived
+        patience = self._total_until - now
+        if self._call.lane is Lane.INTERACTIVE:
+            patience = min(patience, arrived + self._gateway.config.interactive_max_wait - now)
+        if self._call.max_wait is not None:
+            patience = min(patience, arrived + self._call.max_wait - now)
+        return patience
+
+    async def _use_slot(self) -> Outcome:
+        """Use the granted slot once and give it back with its outcome, whatever happens."""
+        outcome, aborted = Outcome.CANCELLED, True
+        try:
+            with self._scope:
+                outcome, aborted = await self._send_and_relay()
+        except Interrupted as stop:
+            if isinstance(stop.reason, PullBack):
+                outcome = Outcome.PREEMPTED
+                return outcome
+            if isinstance(stop.reason, Outcome):
+                outcome = stop.reason
+                raise
+            outcome = Outcome.TIMEOUT
+            raise _upstream_timeout(stop.reason) from None
+        except RequestError as error:
+            outcome, aborted = _outcome_of(error), False
+            raise
+        finally:
+            self._give_slot_back(outcome, aborted=aborted)
+        return outcome
+
+    def _give_slot_back(self, outcome: Outcome, *, aborted: bool) -> None:
+        if outcome is Outcome.PREEMPTED:
+            seen = self._observation
+            self._gateway.stats.wasted_tokens += seen.tokens
+            self._gateway.stats.retries["pulled_back"] += 1
+            seen.started = seen.first = seen.last = None
+            seen.tokens = 0
+            self._dispatcher.put_back(self._ticket)
+        else:
+            spent = self._call.input_tokens + self._call.output_tokens
+            self._dispatcher.release(self._ticket, outcome, tokens=spent, aborted=aborted)
+
+    async def _send_and_relay(self) -> tuple[Outcome, bool]:
+        """Send the request and pass the answer on; return the outcome and whether the answer was left unread."""
+        answer = await self._send()
+        try:
+            if answer.status >= 400:
+                await self._pass_refusal_on(answer)
+                return _outcome_of_status(answer.status), False
+            await self._relay(answer)
+            return Outcome.SUCCESS, False
+        finally:
+            answer.close()
+
+    async def _send(self) -> UpstreamAnswer:
+        """Send, once more if the provider refused an interactive call and a batch request made room for it."""
+        call = self._call
+        request = UpstreamRequest("POST", call.path, call.body, call.headers, self._timeouts.connect)
+        self._await_first_byte()
+        answer = await self._try_send(request)
+        if answer.status in (429, 503) and self._refused(answer):
+            answer.close()
+            self._gateway.stats.retries["provider_429"] += 1
+            await self._clock.sleep(REFUSAL_RETRY_S)
+            answer = await self._try_send(request)
+            if answer.status in (429, 503):
+                self._refused(answer)
+        return answer
+
+    async def _try_send(self, request: UpstreamRequest) -> UpstreamAnswer:
+        try:
+            return await self._gateway.upstream.send(request)
+        except UpstreamFailed as error:
+            self._connection_failed = error.code == "upstream_unreachable"
+            raise
+
+    def _refused(self, answer: UpstreamAnswer) -> bool:
+        """Note a refusal for lack of capacity; tell whether the call may be sent once more, room having been made."""
+        asked = _retry_after(answer.headers)
+        seconds = None if asked is None else retry_after_seconds(asked, self._clock.now())
+        if answer.status == 429:
+            self._gateway.board.refused(self._clock.monotonic())
+        if seconds is not None:
+            self._dispatcher.back_off(seconds)
+        elif answer.status == 429 and self._call.lane is Lane.BATCH:
+            self._dispatcher.hold_batch(1.0 + random.random())
+        impatient = seconds is not None and seconds > MOST_PATIENT_RETRY_AFTER_S
+        if answer.status != 429 or self._call.lane is Lane.BATCH or self._refused_before or impatient:
+            return False
+        self._refused_before = True
+        return self._dispatcher.pull_back_for_refusal()
+
+    def _await_first_byte(self) -> None:
+        seconds = self._total_until - self._clock.monotonic()
+        if self._call.stream:
+            seconds = min(seconds, self._timeouts.first_byte)
+        self._scope.deadline(seconds, "first_byte")
+
+    def _await_next_byte(self) -> None:
+        seconds = min(self._timeouts.between_bytes, self._total_until - self._clock.monotonic())
+        self._scope.deadline(seconds, "between_bytes")
+
+    async def _pass_refusal_on(self, answer: UpstreamAnswer) -> None:
+        body = await read_answer(answer)
+        self._stop_heartbeats()
+        await self._reply.start(answer.status, answer.headers)
+        await self._reply.send(body)
+        await self._reply.finish()
+
+    async def _relay(self, answer: UpstreamAnswer) -> None:
+        streamed = _is_event_stream(answer.headers)
+        self._observation.streamed = streamed
+        scan = StreamScan(self._call.path) if streamed else BodyScan()
+        while piece := await answer.read():
+            self._await_next_byte()
+            self._observe(scan.feed(piece), streamed)
+            if not self._reply.started:
+                self._stop_heartbeats()
+                self._ticket.answered = True
+                await self._reply.start(answer.status, answer.headers)
+            await self._reply.send(piece)
+        if isinstance(scan, BodyScan):
+            scan.finish()
+        self._count_tokens(scan)
+        if not scan.complete:
+            raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
+        if not self._reply.started:
+            await self._reply.start(answer.status, answer.headers)
+        await self._reply.finish()
+
+    def _observe(self, pieces: int, streamed: bool) -> None:
+        if not (pieces and streamed):
+            return
+        seen, now = self._observation, self._clock.monotonic()
+        if seen.first is None:
+            seen.first = now
+            self._dispatcher.first_token(self._ticket)
+        seen.last = now
+        seen.tokens += pieces
+
+    def _count_tokens(self, scan: StreamScan | BodyScan) -> None:
+        call = self._call
+        call.input_tokens = scan.input_tokens or 0
+        call.estimated = scan.output_tokens is None and scan.pieces > 0
+        call.output_tokens = scan.pieces if scan.output_tokens is None else scan.output_tokens
+
+    def _record(self, outcome: Outcome) -> None:
+        seen, call, meters, now = self._observation, self._call, self._gateway.meters, self._clock.monotonic()
+        tokens = call.output_tokens or None
+        self._gateway.board.close(seen, outcome, now, output_tokens=tokens, connection_failed=self._connection_failed)
+        meters.finished(call, seen, outcome, now)
+
+    # Heartbeats
+
+    def _start_heartbeats(self) -> None:
+        self._heart = asyncio.get_running_loop().create_task(self._beat(), name=f"heartbeat {self._call.id}")
+
+    async def _beat(self) -> None:
+        while True:
+            await self._reply.heartbeat()
+            await self._clock.sleep(HEARTBEAT_EVERY_S)
+
+    def _stop_heartbeats(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
+
+    # Errors
+
+    def _queue_timeout(self) -> Evicted:
+        lane = self._call.lane
+        self._gateway.stats.evicted[lane, "queue_timeout"] += 1
+        waited = self._clock.monotonic() - self._observation.arrived
+        counts = self._dispatcher.counts()
+        position = (counts.interactive_waiting if lane is Lane.INTERACTIVE else counts.backlog) + 1
+        wait = self._dispatcher.estimated_wait(lane, position)
+        return Evicted(
+            503,
+            "queue_timeout",
+            f"No slot became free within {waited:.0f} s. Try again later.",
+            retry_after=honest_retry_after(wait),
+            position=position,
+            estimated_wait=wait,
+        )
+
+
+def _upstream_timeout(which: str) -> UpstreamFailed:
+    told = {"first_byte": "sent no answer in time", "between_bytes": "stopped sending in the middle of its answer"}
+    return UpstreamFailed(504, "upstream_timeout", f"The model server {told[which]}.", retry_after=5)
+
+
+def _outcome_of(error: RequestError) -> Outcome:
+    if error.code in ("upstream_timeout", "queue_timeout"):
+        return Outcome.TIMEOUT
+    if error.code == "upstream_truncated":
+        return Outcome.UPSTREAM_TRUNCATED
+    return Outcome.UPSTREAM_ERROR if isinstance(error, UpstreamFailed) else Outcome.CANCELLED
+
+
+def _outcome_of_status(status: int) -> Outcome:
+    if status == 429:
+        return Outcome.RATE_LIMITED
+    if status == 408:
+        return Outcome.TIMEOUT
+    return Outcome.CLIENT_ERROR if status < 500 else Outcome.UPSTREAM_ERROR
+
+
+def _header(headers: Headers, name: bytes) -> bytes | None:
+    return next((value for key, value in headers if key.lower() == name), None)
+
+
+def _is_event_stream(headers: Headers) -> bool:
+    return (_header(headers, b"content-type") or b"").startswith(b"text/event-stream")
+
+
+def _retry_after(headers: Headers) -> str | None:
+    value = _header(headers, b"retry-after")
+    return None if value is None else value.decode("latin-1")
+
+
+async def read_answer(answer: UpstreamAnswer) -> bytes:
+    """Return an answer's whole body and close it. Raises UpstreamFailed where it breaks off."""
+    pieces = []
+    try:
+        while piece := await answer.read():
+            pieces.append(piece)
+    finally:
+        answer.close()
+    return b"".join(pieces)

@@ -1,0 +1,91 @@
+"""Breaking off what a task waits for, with a reason: by a deadline, or from outside."""
+
+import asyncio
+from types import TracebackType
+
+from core.lanes import Outcome, PullBack
+from core.ports import Clock, TimerHandle
+
+Reason = Outcome | PullBack | str
+
+
+class Interrupted(Exception):
+    """What ran inside a Scope was broken off for `reason`."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Scope:
+    """A `with` block in the current task that `interrupt` or a deadline breaks off; it then raises Interrupted.
+
+    Like asyncio.timeout it cancels the task and turns that one cancellation into the error; a cancellation from
+    elsewhere passes through. The first reason wins. A scope may be entered again after it was left; an interrupt that
+    comes between two blocks breaks the next one off.
+    """
+
+    def __init__(self, *, clock: Clock) -> None:
+        self._clock = clock
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
+        self._cancelled = False
+        self._timer: TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._reason: Reason | None = None
+
+    def __enter__(self) -> "Scope":
+        if self._reason is not None:
+            raise Interrupted(self._take_reason())
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        task, self._task = self._task, None
+        self._disarm()
+        if self._reason is None or task is None:
+            return
+        ours = True
+        if self._cancelled:
+            self._cancelled = False
+            ours = task.uncancel() <= self._cancelling
+        if ours and (kind is None or issubclass(kind, asyncio.CancelledError)):
+            raise Interrupted(self._take_reason()) from error
+
+    def interrupt(self, reason: Reason) -> None:
+        """Break the block off, or the next one to be entered. May be called by the block's own task."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._task is None:
+            return
+        if self._task is asyncio.current_task():
+            # A task that cancels itself would meet the cancellation wherever it next waits, even outside the block.
+            self._soon = asyncio.get_running_loop().call_soon(self._cancel)
+        else:
+            self._cancel()
+
+    def deadline(self, seconds: float, reason: Reason) -> None:
+        """Interrupt with `reason` after `seconds`, instead of any deadline set before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_later(max(0.0, seconds), self.interrupt, reason)
+
+    def _cancel(self) -> None:
+        self._soon = None
+        if self._task is not None:
+            self._cancelled = True
+            self._task.cancel()
+
+    def _disarm(self) -> None:
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._soon = None
+
+    def _take_reason(self) -> Reason:
+        reason, self._reason = self._reason, None
+        assert reason is not None
+        return reason
