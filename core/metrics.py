@@ -7,7 +7,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 
 from core.lanes import Lane, Outcome
 from core.samples import Observation
-from core.scheduling.calls import Call
 
 _WAIT = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 600)
 _FIRST = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
@@ -71,19 +70,28 @@ class PoolMeters:
     def __init__(self, *, instruments: Instruments, pool: str) -> None:
         self._lanes = {lane: _LaneMeters(instruments, pool, lane) for lane in Lane}
 
-    def finished(self, call: Call, seen: Observation, outcome: Outcome, now: float) -> None:
-        """Account for a request that ended at `now` (monotonic seconds)."""
-        lane = self._lanes[call.lane]
+    def finished(
+        self,
+        seen: Observation,
+        outcome: Outcome,
+        *,
+        queued_s: float,
+        input_tokens: int,
+        output_tokens: int,
+        estimated: bool,
+    ) -> None:
+        """Account for a request that ended; `queued_s` is its wait for slots, in seconds."""
+        lane = self._lanes[seen.lane]
         lane.outcomes[outcome].inc()
         if seen.started is None:
             return
-        lane.wait.observe(call.queued_s)
+        lane.wait.observe(queued_s)
         if seen.first is not None and seen.last is not None:
             lane.first_token.observe(seen.first - seen.arrived)
-            tokens = call.output_tokens or seen.tokens
+            tokens = output_tokens or seen.tokens
             if tokens > 8:
                 lane.per_token.observe((seen.last - seen.first) / (tokens - 1))
-        if call.input_tokens:
-            lane.input.inc(call.input_tokens)
-        if call.output_tokens:
-            lane.output[call.estimated].inc(call.output_tokens)
+        if input_tokens:
+            lane.input.inc(input_tokens)
+        if output_tokens:
+            lane.output[estimated].inc(output_tokens)

@@ -3,11 +3,12 @@
 One conformance suite per port, in tests/conformance, runs over every implementation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from core.batch.values import Batch, BatchStatus, ClaimedItem, ItemEnd, ItemRow, ItemState, NewItem, StoredFile
 from core.control.decisions import Decision
 from core.control.windows import Schedule
 from core.lanes import Lane, Outcome
@@ -39,7 +40,7 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRequest:
-    """One HTTP request to a model server: path below the base URL, with its leading slash; body as the client sent it."""
+    """One HTTP request to a model server: `path` below the base URL, with its slash; `body` as the client sent it."""
 
     method: str
     path: str
@@ -173,3 +174,102 @@ class Notifier(Protocol):
 
     async def changed(self) -> None:
         """Wait for the next `notify`."""
+
+
+class FileStore(Protocol):
+    """Bytes of files, by id. Writers append; a reader sees what was synced. Never holds a whole file in memory."""
+
+    async def append(self, file_id: str, data: bytes) -> int:
+        """Append and return the offset at which `data` now stands; the file is made if need be. Not yet durable."""
+
+    async def sync(self, file_id: str) -> None:
+        """Return once all that was appended would survive a power cut."""
+
+    async def size(self, file_id: str) -> int:
+        """Return the bytes that the file has, 0 where there is none."""
+
+    async def truncate(self, file_id: str, size: int) -> None:
+        """Cut the file to `size` bytes; legal where it is no longer than that."""
+
+    async def read(self, file_id: str, offset: int, length: int) -> bytes:
+        """Return at most `length` bytes from `offset`. Raises NotFound."""
+
+    def stream(self, file_id: str, *, end: int | None = None) -> AsyncIterator[bytes]:
+        """Yield the file in pieces up to byte `end`. Raises NotFound."""
+
+    async def delete(self, file_id: str) -> None:
+        """Delete; legal where there is none."""
+
+
+class BatchStore(Protocol):
+    """Durable batches, their items and the facts of files. Every method is one transaction.
+
+    An item is claimed under a lease (owner, expiry); who claims holds it alone until it ends or expires.
+    """
+
+    async def add_file(self, file: StoredFile) -> None:
+        """Store a file's facts."""
+
+    async def file(self, file_id: str, *, tenant: str | None) -> StoredFile:
+        """Return a file's facts; `tenant` None means any. Raises NotFound."""
+
+    async def files(
+        self, *, tenant: str | None, purpose: str | None, after: str | None, limit: int, ascending: bool
+    ) -> list[StoredFile]:
+        """Return one page of files, plus one more where there is more."""
+
+    async def delete_file(self, file_id: str, *, tenant: str | None) -> None:
+        """Forget a file. Raises NotFound; InvalidValue while a batch that is not ended needs it."""
+
+    async def create(self, batch: Batch) -> Batch:
+        """Store a new batch, or return the one with the same `dedupe` of the last 10 minutes."""
+
+    async def batch(self, batch_id: str, *, tenant: str | None = None) -> Batch:
+        """Return a batch. Raises NotFound."""
+
+    async def batches(
+        self, *, tenant: str | None, after: str | None, limit: int, statuses: Sequence[BatchStatus] = ()
+    ) -> list[Batch]:
+        """Return one page of batches, newest first, plus one more where there is more. Raises NotFound for `after`."""
+
+    async def active(self) -> list[Batch]:
+        """Return every batch that is not in a final status, oldest first."""
+
+    async def add_items(self, batch_id: str, items: Sequence[NewItem]) -> None:
+        """Store a run of items while the batch is validating."""
+
+    async def update(self, batch: Batch) -> Batch:
+        """Store what a person or a move of status changed, as version + 1; counts and usage are not touched.
+
+        Raises StaleVersion where the stored version is another.
+        """
+
+    async def claim(
+        self, batch_id: str, *, owner: str, now: datetime, lease: timedelta, limit: int
+    ) -> list[ClaimedItem]:
+        """Lease at most `limit` pending items that are due, in order of index."""
+
+    async def renew(self, *, owner: str, until: datetime) -> int:
+        """Prolong every lease of `owner`; return how many there are."""
+
+    async def finish(
+        self, ends: Sequence[ItemEnd], *, owner: str, sizes: Mapping[str, tuple[int, int]]
+    ) -> list[ItemEnd]:
+        """Store how items ended, with counts, usage and the new (output_size, error_size) of each batch, at once.
+
+        Only items that `owner` still leases are touched; those are returned.
+        """
+
+    async def give_back(self, *, owner: str | None, before: datetime | None) -> int:
+        """Make pending again what `owner` leases (None: any but nobody), or what expired `before`; return how many."""
+
+    async def end_rest(self, batch_id: str, state: ItemState, *, limit: int) -> list[ClaimedItem]:
+        """Give at most `limit` pending items the final `state` (cancelled or expired) without a result yet."""
+
+    async def items(
+        self, batch_id: str, *, states: Sequence[ItemState] = (), after: int = -1, limit: int = 100
+    ) -> list[ItemRow]:
+        """Return items in order of index, for pages and results."""
+
+    async def prune(self, *, before: datetime, limit: int) -> int:
+        """Delete items of ended batches older than `before`, in a small transaction; return how many went."""

@@ -322,10 +322,23 @@ class Exchange:
         call.output_tokens = scan.pieces if scan.output_tokens is None else scan.output_tokens
 
     def _record(self, outcome: Outcome) -> None:
-        seen, call, meters, now = self._observation, self._call, self._gateway.meters, self._clock.monotonic()
-        tokens = call.output_tokens or None
-        self._gateway.board.close(seen, outcome, now, output_tokens=tokens, connection_failed=self._connection_failed)
-        meters.finished(call, seen, outcome, now)
+        seen, call, now = self._observation, self._call, self._clock.monotonic()
+        self._gateway.board.close(
+            seen,
+            outcome,
+            now,
+            output_tokens=None if call.estimated else call.output_tokens or None,
+            connection_failed=self._connection_failed,
+            counts=outcome is not Outcome.CLIENT_ERROR,
+        )
+        self._gateway.meters.finished(
+            seen,
+            outcome,
+            queued_s=call.queued_s,
+            input_tokens=call.input_tokens,
+            output_tokens=call.output_tokens,
+            estimated=call.estimated,
+        )
 
     # Heartbeats
 

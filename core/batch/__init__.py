@@ -1,0 +1,1 @@
+"""Durable jobs: OpenAI batches that survive whatever happens, on the capacity that is left."""

@@ -1,0 +1,1 @@
+"""Adapters that let parts of one process (later: several) agree."""

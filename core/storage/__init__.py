@@ -1,0 +1,1 @@
+"""The database adapter of the stores in core.ports."""
