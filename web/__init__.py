@@ -1,0 +1,1 @@
+"""Tidegate's HTTP face: the API, the dashboard and the command line."""

@@ -1,0 +1,88 @@
+"""The web application: one table of routes, and what runs while it serves."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from core.config import Settings
+from core.errors import RequestError
+from core.runtime import Runtime
+from web import admin, dashboard, health, simple
+from web.errors import send_error
+from web.front import Front
+from web.headers import SecurityHeaders
+from web.inference import Inference
+from web.ui import running
+
+
+class _Inference:
+    """Hands a request to the inference endpoint of the running application."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint: Inference = scope["app"].state.inference
+        await endpoint(scope, receive, send)
+
+
+class _Models:
+    """Hands a request for the list of models to the inference endpoint."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint: Inference = scope["app"].state.inference
+        await endpoint.models(scope, receive, send)
+
+
+class _NoSuchEndpoint:
+    """Answers what is below /v1 but no endpoint in OpenAI's error shape."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        message = f"There is no endpoint {scope['method']} {scope['path'][:200]!r}."
+        await send_error(send, RequestError(404, "not_found", message, type="invalid_request_error"))
+
+
+async def metrics(request: Request) -> Response:
+    """Answer with all metrics in the Prometheus text format."""
+    runtime: Runtime = request.app.state.runtime
+    return Response(runtime.instruments.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def routes() -> list[BaseRoute]:
+    """Return all routes, the hot ones first."""
+    inference = _Inference()
+    return [
+        Route("/v1/chat/completions", inference, methods=["POST"]),
+        Route("/v1/models", _Models(), methods=["GET"]),
+        Route("/v1/models/{model:path}", _Models(), methods=["GET"]),
+        Route("/v1/{path:path}", inference, methods=["POST"]),
+        Route("/v1/{path:path}", _NoSuchEndpoint(), methods=["GET", "PUT", "PATCH", "DELETE"]),
+        Route("/metrics", metrics),
+        *health.ROUTES,
+        *simple.ROUTES,
+        *admin.ROUTES,
+        *dashboard.ROUTES,
+    ]
+
+
+def create_app(settings: Settings) -> Starlette:
+    """Return the application; its lifespan starts and stops a runtime built from `settings`."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        runtime = Runtime(settings=settings)
+        try:
+            await runtime.start()
+            app.state.front = Front(runtime=runtime)
+            app.state.inference = Inference(front=app.state.front)
+            app.state.runtime = runtime
+            async with running(app, runtime):
+                yield
+        finally:
+            await runtime.stop()
+
+    hosts = [settings.host, *settings.allowed_hosts]
+    return Starlette(routes=routes(), lifespan=lifespan, middleware=[Middleware(SecurityHeaders, hosts=hosts)])

@@ -1,0 +1,115 @@
+"""What the endpoints that take LLM requests share: who asks, for which pool, with what body; is the client there."""
+
+import asyncio
+import re
+import secrets
+
+import msgspec
+from starlette.types import Receive
+
+from core.errors import RequestError
+from core.lanes import Outcome
+from core.pools import Pool
+from core.ports import UpstreamRequest
+from core.runtime import Runtime
+from core.scheduling.gateway import Exchange, read_answer
+from web.auth import Keys
+from web.routing import Router
+
+# A call shorter than this is not worth a task that watches for its client's leaving.
+WATCH_AFTER_S = 0.005
+MODELS_PATIENCE_S = 5.0
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+
+
+class ClientGone(Exception):
+    """The client left while its request was still being read."""
+
+
+class Front:
+    """The keys and pools of a running gateway, as its endpoints need them."""
+
+    def __init__(self, *, runtime: Runtime) -> None:
+        self.pools = runtime.pools
+        self.keys = Keys(runtime.settings.keys)
+        self.router = Router(list(runtime.pools.values()))
+        self.body_limit = runtime.settings.body_limit
+
+
+class Watch:
+    """Watches a request that lasts longer than an instant, and aborts its exchange when the client leaves."""
+
+    def __init__(self, exchange: Exchange, receive: Receive) -> None:
+        self._exchange = exchange
+        self._receive = receive
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start)
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="watch client")
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._exchange.abort(Outcome.CLIENT_DISCONNECT)
+
+
+async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:
+    """Return the request's body. Raises RequestError 413 over `limit` bytes, as early as it shows; ClientGone."""
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
+    message = await receive()
+    pieces, size = [], 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        message = await receive()
+
+
+def request_id_of(headers: dict[bytes, bytes]) -> str:
+    """Return the client's own request id if it is a decent one, else a new one."""
+    given = headers.get(b"x-request-id")
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode()
+    return f"req_{secrets.token_hex(12)}"
+
+
+async def list_models(pool: Pool) -> list[dict[str, object]]:
+    """Ask a pool's server for its models. Raises RequestError 502 or 504."""
+    try:
+        async with asyncio.timeout(MODELS_PATIENCE_S):
+            answer = await pool.upstream.send(UpstreamRequest("GET", "/models", b""))
+            body = await read_answer(answer)
+    except TimeoutError:
+        raise RequestError(
+            504, "upstream_timeout", "The model server lists no models in time.", retry_after=5
+        ) from None
+    try:
+        listed = msgspec.json.decode(body)["data"]
+        return [model for model in listed if isinstance(model, dict) and "id" in model]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise RequestError(502, "upstream_error", "The model server's list of models cannot be read.") from None
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(
+        413,
+        "request_too_large",
+        f"The body is larger than {limit:,} bytes (setting body_limit).",
+        type="invalid_request_error",
+        param="body",
+    )

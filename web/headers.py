@@ -1,0 +1,117 @@
+"""What guards the pages: security headers, the Host check against DNS rebinding, and the cross-site rules."""
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+SESSION_COOKIE = "tidegate_session"
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_FOREIGN_SITES = frozenset({"cross-site", "same-site"})
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class SecurityHeaders:
+    """ASGI middleware: refuses unknown hosts and cross-site changes, and sets the headers of every page.
+
+    `hosts` are names beside the loopback ones under which the gateway may be reached; "*" allows all. Addresses given
+    as numbers are always allowed: only a name can be rebound. Answers under /v1/ pass through untouched.
+    """
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the request, then pass it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
+        if refusal is not None:
+            await _refuse(send, *refusal)
+        elif scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    def refusal(self, method: str, path: str, headers: Headers) -> tuple[str, str] | None:
+        """Return (code, message) of why this request is refused, `None` where it may pass."""
+        host = headers.get("host", "")
+        if not self._known(host):
+            name = _host_name(host) or "(none)"
+            return "host_not_allowed", f"Tidegate does not answer to the host name {name!r}; add it to `hosts`."
+        if method in _SAFE_METHODS:
+            return None
+        return _cross_site(path, headers, host)
+
+    def _known(self, host: str) -> bool:
+        if "*" in self._hosts:
+            return True
+        name = _host_name(host)
+        if name == "localhost" or name.endswith(".localhost") or name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _cross_site(path: str, headers: Headers, host: str) -> tuple[str, str] | None:
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site in _FOREIGN_SITES or (origin is not None and not _same_origin(origin, host)):
+        return "cross_site", "A page of another site may not do this."
+    required = path.startswith("/ui/") or f"{SESSION_COOKIE}=" in headers.get("cookie", "")
+    if required and site is None and origin is None:
+        return "origin_required", "This request must say where it comes from (Origin or Sec-Fetch-Site)."
+    return None
+
+
+def _same_origin(origin: str, host: str) -> bool:
+    """Compare host and port. The scheme is left out: behind a proxy that ends TLS the two differ."""
+    try:
+        parts, own = urlsplit(origin), urlsplit(f"{urlsplit(origin).scheme}://{host}")
+        default = _DEFAULT_PORTS.get(parts.scheme)
+        return parts.hostname is not None and (parts.hostname, parts.port or default) == (
+            own.hostname,
+            own.port or default,
+        )
+    except ValueError:
+        return False
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+async def _refuse(send: Send, code: str, message: str) -> None:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    body = msgspec.json.encode({"error": error})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["x-content-type-options"] = "nosniff"
+            headers["referrer-policy"] = "same-origin"
+            if headers.get("content-type", "").startswith("text/html"):
+                headers["content-security-policy"] = CSP
+                headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return wrapped

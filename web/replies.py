@@ -1,0 +1,116 @@
+"""An ASGI response as the gateway's Reply: bytes go out as they come, errors take the form that the moment allows."""
+
+from starlette.types import Send
+
+from core.errors import RequestError
+from core.scheduling.calls import Call, Headers
+from web.errors import RawHeaders, error_body, send_error
+
+# What the server in front of the client sets anew, and what must not stand between two machines' connections.
+_NOT_PASSED_ON = frozenset((b"date", b"server", b"set-cookie", b"connection", b"alt-svc", b"x-request-id"))
+_STREAM_HEAD: RawHeaders = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class BrokenOff(ConnectionError):
+    """The answer cannot be ended properly: the server must cut the connection, or it would look complete."""
+
+
+class AsgiReply:
+    """Answers one HTTP request (see `core.scheduling.calls.Reply`)."""
+
+    def __init__(self, *, send: Send, call: Call, pool: str) -> None:
+        self._send = send
+        self._call = call
+        self._pool = pool.encode()
+        self._head_sent = False
+        self._event_stream = False
+        self._refusal: list[bytes] | None = None
+        self._line_open = False
+        self.started = False
+        self.status = 0
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Send the head; after a heartbeat, when it is out already, a refusal is kept to be told inside the stream."""
+        self.started = True
+        self.status = status
+        if self._head_sent:
+            self._refusal = [] if status >= 400 else None
+            return
+        passed = [(key, value) for key, value in headers if key.lower() not in _NOT_PASSED_ON]
+        self._event_stream = any(
+            key.lower() == b"content-type" and value.startswith(b"text/event-stream") for key, value in passed
+        )
+        if status >= 400:
+            passed = [_honest(header) for header in passed]
+        await self._send_head(status, passed)
+
+    async def send(self, piece: bytes) -> None:
+        """Send a piece of the body."""
+        if self._refusal is not None:
+            self._refusal.append(piece)
+            return
+        if self._event_stream and piece:
+            self._line_open = not piece.endswith(b"\n")
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+
+    async def finish(self) -> None:
+        """End the answer."""
+        body = b"" if self._refusal is None else _as_event(_as_error_body(b"".join(self._refusal), self.status))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def heartbeat(self) -> None:
+        """Send a comment line, and the head of an event stream before the first."""
+        if not self._head_sent:
+            self._event_stream = True
+            await self._send_head(200, _STREAM_HEAD)
+        await self._send({"type": "http.response.body", "body": b": waiting\n\n", "more_body": True})
+
+    async def fail(self, error: RequestError) -> None:
+        """Tell the error by status, or inside an open stream; raises BrokenOff where neither is possible any more."""
+        self.status = error.status
+        if not self._head_sent:
+            self._head_sent = True
+            await send_error(self._send, error, self.own_headers())
+        elif self._event_stream:
+            close_line = b"\n\n" if self._line_open else b""
+            await self._send({"type": "http.response.body", "body": close_line + _as_event(error_body(error))})
+        else:
+            raise BrokenOff(error.code)
+
+    def own_headers(self) -> RawHeaders:
+        """Return the headers that every answer carries."""
+        call = self._call
+        return [
+            (b"x-request-id", call.id.encode()),
+            (b"x-tidegate-lane", call.lane.encode()),
+            (b"x-tidegate-pool", self._pool),
+            (b"x-tidegate-queue-ms", str(round(call.queued_s * 1000)).encode()),
+        ]
+
+    async def _send_head(self, status: int, headers: RawHeaders) -> None:
+        self._head_sent = True
+        buffering = [(b"x-accel-buffering", b"no")] if self._event_stream else []
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *buffering, *self.own_headers()],
+            }
+        )
+
+
+def _honest(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    """Turn a Retry-After of 0, on which some clients come back at once and for ever, into 1 second."""
+    key, value = header
+    return (key, b"1") if key.lower() == b"retry-after" and value.strip() == b"0" else header
+
+
+def _as_event(body: bytes) -> bytes:
+    return b"data: " + body.replace(b"\r", b"").replace(b"\n", b" ") + b"\n\n"
+
+
+def _as_error_body(body: bytes, status: int) -> bytes:
+    """Return the upstream's refusal if it is in OpenAI's shape, else one that tells its status."""
+    if b'"error"' in body and body.lstrip().startswith(b"{"):
+        return body
+    return error_body(RequestError(status, "upstream_error", f"The model server answered with status {status}."))

@@ -1,0 +1,231 @@
+"""Runs the gateway as a process: its folder, its lock, its socket, its server and its end."""
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import uvicorn
+from filelock import FileLock, Timeout
+from starlette.applications import Starlette
+from uvicorn.server import HANDLED_SIGNALS
+
+from core.addresses import is_loopback
+from core.config import Settings
+from core.errors import ConfigError, TidegateError
+
+KEEP_ALIVE_S = 75
+BACKLOG = 2048
+THREADS_END_S = 0.5
+LOCK_NAME = "tidegate.lock"
+
+log = structlog.get_logger(__name__)
+
+
+def refuse_exposure(settings: Settings) -> None:
+    """Raise ConfigError where Tidegate would be reachable from other machines although nobody has to sign in."""
+    if not settings.insecure and not is_loopback(settings.host):
+        raise ConfigError(
+            f"host = {settings.host!r}: reachable beyond this machine while nobody has to sign in; "
+            "keep 127.0.0.1, or add --insecure if you mean it"
+        )
+
+
+def prepare_folder(settings: Settings) -> Path:
+    """Make the data folder, for this user alone, and return it. Raises ConfigError."""
+    folder = settings.data.absolute()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / LOCK_NAME).touch(mode=0o600)
+    except OSError as error:
+        fault = error.strerror or "not usable"
+        raise ConfigError(f"data = {str(settings.data)!r}: {fault}; choose a folder to write in with --data") from None
+    return folder
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the data folder against any other process. Raises ConfigError where one has it."""
+    lock = FileLock(folder / LOCK_NAME)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(
+            f"data = {str(folder)!r}: another Tidegate is running on it; stop that one or choose another --data"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on the address; who connects before the server runs waits. Raises ConfigError."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigError(f"host = {host!r}: {error.strerror}; give an address of this machine") from None
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(_bind_fault(host, port, error)) from None
+    return bound
+
+
+def _bind_fault(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port = {port}: is in use on {host}; stop what listens there or choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"port = {port}: needs more rights than this user has; choose one above 1023 with --port"
+    return f"host = {host!r}: cannot be listened on ({error.strerror}); give an address of this machine"
+
+
+def url_of(bound: socket.socket) -> str:
+    """Return the http address of a listening socket."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def raise_open_files() -> None:
+    """Let the process open as many files, hence connections, as the machine allows it."""
+    try:
+        import resource
+    except ImportError:
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server that tells when it is ready and when it was asked to stop, and leaves the end to its owner.
+
+    uvicorn's own raises the captured signal again after the last request, which would kill the process before the
+    runtime has stopped.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, *, on_ready: Callable[[], object], on_stop: Callable[[], object]
+    ) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+        self._on_stop = on_stop
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections, then say so."""
+        await super().startup(sockets)
+        self._on_ready()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop taking requests and end the streams that would never end."""
+        super().handle_exit(sig, frame)
+        self._on_stop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take the signals to stop for as long as the context lasts."""
+        before = {number: signal.signal(number, self.handle_exit) for number in HANDLED_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+async def run_app(
+    app: Starlette, bound: socket.socket, *, grace_s: int = 5, on_ready: Callable[[], object] = lambda: None
+) -> None:
+    """Serve `app` on the listening socket `bound` until a signal to stop; running answers get `grace_s` seconds to end.
+
+    The app's own start and stop run here, so that what they raise reaches the caller as it is.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end_streams() -> None:
+        hub = getattr(app.state, "hub", None)
+        if hub is not None:
+            loop.call_soon_threadsafe(hub.close)
+
+    server = Server(server_config(app, grace_s), on_ready=on_ready, on_stop=end_streams)
+    with server.capture_signals():
+        async with contextlib.AsyncExitStack() as running:
+            await _start(app, running)
+            await server.serve(sockets=[bound])
+
+
+async def _start(app: Starlette, running: contextlib.AsyncExitStack) -> None:
+    """Start what the app runs. Raises ConfigError, in one line, whatever the fault: a database that is down, say."""
+    try:
+        await running.enter_async_context(app.router.lifespan_context(app))
+    except TidegateError:
+        raise
+    except Exception as error:
+        log.debug("the start failed", exc_info=error)
+        fault = next(iter(str(error).splitlines()), "")
+        raise ConfigError(f"cannot start: {type(error).__name__}: {fault} (more with --log-level debug)") from None
+
+
+def server_config(app: Starlette, grace_s: int) -> uvicorn.Config:
+    """Return how uvicorn serves `app`; its logs go where all logs go."""
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        backlog=BACKLOG,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=grace_s,
+    )
+
+
+def run_to_end(main: Coroutine[None, None, None]) -> None:
+    """Run `main` on the fastest event loop that this machine has; what it raises comes out."""
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(main)
+        except TidegateError:
+            _let_threads_end()
+            raise
+
+
+def _let_threads_end() -> None:
+    """Give the threads of connections that failed the time to say so to the loop, before it closes under them."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(THREADS_END_S)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+def serve(settings: Settings, *, on_ready: Callable[[str], object]) -> None:
+    """Run the gateway until it is told to stop; `on_ready` gets its address. Raises ConfigError."""
+    refuse_exposure(settings)
+    _ = settings.pool_configs
+    raise_open_files()
+    with locked(prepare_folder(settings)), listen(settings.host, settings.port) as bound:
+        from web.app import create_app
+
+        address = url_of(bound)
+        app = create_app(settings)
+        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, on_ready=lambda: on_ready(address)))

@@ -1,0 +1,155 @@
+"""What all page endpoints share: the running system, the live hub, answers as page or fragment, and undo."""
+
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypedDict
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from core import wording
+from core.errors import NotFound
+from core.runtime import Runtime
+from web.contexts import Applied, Context, ErrorPage
+from web.live import LiveParts, Watched
+from web.sse import Hub
+from web.templating import has_bundle, render
+
+UNDO_FOR = timedelta(minutes=10)
+_UNDO_MOST = 64
+OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A change that was made from a page: what it was, where it is shown, and how to take it back."""
+
+    at: datetime
+    sentence: str
+    back_to: str
+    undo: Callable[[], Awaitable[object]] | None
+
+
+class DoneBox:
+    """The latest changes made from pages, by an unguessable token; bounded, kept for ten minutes."""
+
+    def __init__(self) -> None:
+        self._done: OrderedDict[str, Done] = OrderedDict()
+
+    def put(self, done: Done) -> str:
+        """Keep `done`; return its token."""
+        token = secrets.token_urlsafe(12)
+        self._done[token] = done
+        while len(self._done) > _UNDO_MOST:
+            self._done.popitem(last=False)
+        return token
+
+    def get(self, token: str, now: datetime) -> Done | None:
+        """Return what was done under `token`, unless it is too long ago."""
+        done = self._done.get(token)
+        return done if done and now - done.at <= UNDO_FOR else None
+
+    def take(self, token: str, now: datetime) -> Done | None:
+        """Return it and forget it: a change is undone once."""
+        done = self.get(token, now)
+        self._done.pop(token, None)
+        return done
+
+
+class ShellFields(TypedDict):
+    """The fields that every page context has; see `web.contexts.Shell`."""
+
+    page: str
+    title: str
+    stream: str
+    poll: bool
+    scripts: bool
+    refresh: bool
+
+
+class Ui:
+    """The pages' view of a running system."""
+
+    def __init__(self, *, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.parts = LiveParts(runtime=runtime)
+        self.hub: Hub[Watched] = Hub(clock=runtime.clock, render=self.parts.fragment)
+        self.done = DoneBox()
+
+    def shell(self, page: str, title: str, *, refresh: bool, watched: Watched | None = None) -> ShellFields:
+        """Return what every page context has; `watched` is what is live on it."""
+        poll = self.runtime.settings.live == "poll"
+        query = urlencode({"page": watched.page, "pool": watched.pool, "span": watched.span}) if watched else ""
+        stream = f"/ui/{'live' if poll else 'stream'}?{query}" if watched else ""
+        return {
+            "page": page,
+            "title": title,
+            "stream": stream,
+            "poll": poll,
+            "scripts": has_bundle(),
+            "refresh": refresh,
+        }
+
+    def not_found(self, error: NotFound) -> Response:
+        """Return the page for something that does not exist."""
+        return self.error_page("Not found", f"There is no {error.kind} named {error.name[:80]!r}.", 404)
+
+    def error_page(self, title: str, message: str, status: int, back_to: str = "/") -> Response:
+        """Return a page that says what went wrong, with a way on."""
+        shell = self.shell("", title, refresh=False)
+        return html(ErrorPage(**shell, message=message, back_to=back_to), status)
+
+    def applied(self, token: str) -> Applied | None:
+        """Return what was done under `token` as the page tells it."""
+        done = self.done.get(token, self.parts.now)
+        if done is None:
+            return None
+        return Applied(wording.clock(done.at, self.parts.zone), done.sentence, token if done.undo else "")
+
+
+@asynccontextmanager
+async def running(app: Starlette, runtime: Runtime) -> AsyncIterator[Ui]:
+    """Let the pages of `app` show `runtime` for as long as the context lasts."""
+    ui = Ui(runtime=runtime)
+    app.state.ui, app.state.hub = ui, ui.hub
+    ui.hub.start()
+    try:
+        yield ui
+    finally:
+        ui.hub.close()
+        await ui.hub.stop()
+
+
+def ui_of(request: Request) -> Ui:
+    """Return the pages' view of the running application."""
+    ui: Ui = request.app.state.ui
+    return ui
+
+
+def wants_fragment(request: Request) -> bool:
+    """Tell whether htmx asks, so that a part of the page answers instead of a redirect."""
+    return request.headers.get("hx-request") == "true"
+
+
+def html(context: Context, status: int = 200) -> Response:
+    """Return `context` drawn."""
+    return HTMLResponse(render(context), status)
+
+
+def see_other(path: str, **query: str) -> Response:
+    """Send the browser on to `path`, as a GET."""
+    before, _, anchor = path.partition("#")
+    joined = f"{before}{'&' if '?' in before else '?'}{urlencode(query)}" if query else before
+    return RedirectResponse(joined + (f"#{anchor}" if anchor else ""), 303)
+
+
+async def form_values(request: Request) -> Mapping[str, str]:
+    """Return the posted form, the last of each name; files are not expected and are dropped."""
+    form = await request.form()
+    return {name: value for name, value in form.items() if isinstance(value, str)}
