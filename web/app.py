@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from core.config import Settings
 from core.errors import RequestError
 from core.runtime import Runtime
-from web import admin, dashboard, health, simple
+from web import admin, batch_short, batches, dashboard, files, health, simple
 from web.errors import send_error
 from web.front import Front
 from web.headers import SecurityHeaders
@@ -56,6 +56,9 @@ def routes() -> list[BaseRoute]:
     inference = _Inference()
     return [
         Route("/v1/chat/completions", inference, methods=["POST"]),
+        *files.ROUTES,
+        *batches.ROUTES,
+        *batch_short.ROUTES,
         Route("/v1/models", _Models(), methods=["GET"]),
         Route("/v1/models/{model:path}", _Models(), methods=["GET"]),
         Route("/v1/{path:path}", inference, methods=["POST"]),

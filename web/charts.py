@@ -161,13 +161,18 @@ def _marks(decisions: Sequence[Decision], scale: _Scale, zone: tzinfo) -> tuple[
         Mark(
             id=anchor(decision),
             x=round(scale.x(decision.at) * 100, 2),
-            y=round(min(_LOWEST, scale.y_slots(decision.limit[1]) * 100), 2),
+            y=round(min(_LOWEST, scale.y_slots(_level(decision)) * 100), 2),
             kind=kind_of(decision),
             title=f"{wording.clock(decision.at, zone)}: {decision.sentence}",
         )
         for decision in decisions
         if scale.start <= decision.at <= scale.end and kind_of(decision) != "hold"
     )
+
+
+def _level(decision: Decision) -> float:
+    """Return the slots at which a decision is marked: the controller moves the limit, a person the quota."""
+    return decision.quota[1] if decision.actor == "operator" else decision.limit[1]
 
 
 def _times(scale: _Scale, zone: tzinfo) -> tuple[str, ...]:

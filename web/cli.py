@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from core.addresses import base_url
 from core.config import Settings, pool_settings
 from core.errors import ConfigError
 from core.sources import Loaded, load, shown
@@ -154,12 +155,12 @@ def _written(value: Any) -> str:
 @app.command()
 def migrate(*, config: ConfigFile = None, data: DataFolder = None) -> None:
     """Bring the database to the schema of this version; `serve` does so by itself."""
-    from core.storage.migrate import migrate as bring_up_to_date
+    from core.runtime import migrate_database
     from web import serving
 
     settings = _load(config, {"data": data}).settings
     with serving.locked(serving.prepare_folder(settings)):
-        serving.run_to_end(bring_up_to_date(settings.database_url))
+        serving.run_to_end(migrate_database(settings))
     typer.echo("The database is up to date.")
 
 
@@ -178,6 +179,78 @@ def simulate(
     from core.simulation.command import command
 
     raise typer.Exit(command(scenario or [], seed or [], baselines, hours, as_json))
+
+
+@app.command()
+def demo(
+    *,
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 3456,
+    slots: Annotated[int, typer.Option(min=2, help="Requests that the simulated server runs at once.")] = 16,
+    speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster than real all goes.")] = 1.0,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop by itself after so many seconds.")] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Keep state here. (default: none)")
+    ] = None,
+) -> None:
+    """Watch the tide move: chat users and a batch flood before a simulated server that loses half its capacity."""
+    from core import logs
+    from web.demo import Play
+    from web.demo_view import command
+
+    logs.configure(level="error")
+    command(Play(port=port, slots=slots, speed=speed, seconds=seconds, data=data))
+
+
+@app.command()
+def bench(
+    *,
+    upstream: Annotated[
+        str | None, typer.Option(metavar="URL", help="A real server's base URL. (default: the simulated server)")
+    ] = None,
+    model: Annotated[str, typer.Option(help="The model to ask.")] = "simulated",
+    api_key_env: Annotated[
+        str, typer.Option(metavar="NAME", help="The environment variable that holds the real server's key.")
+    ] = "TIDEGATE_UPSTREAM_KEY",
+    slots: Annotated[int, typer.Option(min=1, help="Requests in flight to the server, at most.")] = 8,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds that each arm counts; each fixed quota half.")] = 60.0,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Interactive calls per second. (default: one per 8 slots)")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="CSV of offset_s,input_tokens,output_tokens instead.")
+    ] = None,
+    speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster the simulated server is.")] = 1.0,
+    stream: Annotated[bool, typer.Option("--stream", help="Let the calls of the flood stream, too.")] = False,
+    scan: Annotated[bool, typer.Option(help="Try every fixed quota, to compare with the best.")] = True,
+    strict: Annotated[bool, typer.Option("--strict", help="Leave with status 1 where a target is missed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure interactive alone, with a batch flood straight to the server, and the same through Tidegate."""
+    from core import logs
+    from web.bench import Plan
+    from web.bench_view import command
+
+    logs.configure(level="error")
+    plan = Plan(
+        slots=slots,
+        seconds=seconds,
+        rate=rate,
+        trace=trace,
+        upstream=None if upstream is None else _base_url(upstream),
+        model=model,
+        api_key=os.environ.get(api_key_env) or None,
+        speed=1.0 if upstream else speed,
+        stream=stream,
+        scan=scan,
+    )
+    raise typer.Exit(command(plan, as_json=as_json, strict=strict))
+
+
+def _base_url(text: str) -> str:
+    try:
+        return base_url(text)
+    except ValueError as error:
+        raise ConfigError(f"upstream {error}") from None
 
 
 def _load(file: Path | None, given: dict[str, Any]) -> Loaded:

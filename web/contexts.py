@@ -51,7 +51,7 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class Live(Context):
-    """The part of the Overview that changes each second."""
+    """The part of the Overview that changes each second. `away` tells why the model server cannot be reached ("")."""
 
     template: ClassVar[str] = "_live.html"
     variable: ClassVar[str] = "live"
@@ -59,6 +59,7 @@ class Live(Context):
     view: PoolView
     pools: tuple[PoolRow, ...]
     as_of: str
+    away: str
     schedule_version: int
     source: str
     source_until: str

@@ -1,5 +1,6 @@
 """What guards the pages: security headers, the Host check against DNS rebinding, and the cross-site rules."""
 
+import functools
 import ipaddress
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -28,6 +29,7 @@ class SecurityHeaders:
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] = ()) -> None:
         self._app = app
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._known = functools.lru_cache(maxsize=256)(self._is_known)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the request, then pass it on."""
@@ -52,7 +54,7 @@ class SecurityHeaders:
             return None
         return _cross_site(path, headers, host)
 
-    def _known(self, host: str) -> bool:
+    def _is_known(self, host: str) -> bool:
         if "*" in self._hosts:
             return True
         name = _host_name(host)

@@ -88,11 +88,17 @@ class LiveParts:
             view=view,
             pools=self._rows(pool, span),
             as_of=wording.clock(view.at, zone),
+            away=self._away(pool),
             schedule_version=self.runtime.schedule.version,
             source=wording.source(view.bounds.source),
             source_until=wording.moment(view.bounds.until, view.at, zone) if view.bounds.until else "",
             hold_until=f"until {until}" if held else "",
         )
+
+    def _away(self, pool: Pool) -> str:
+        """Return why the pool's model server cannot be reached, "" where it can or nobody knows yet."""
+        probe = self.runtime.probes.get(pool.name)
+        return (probe.error or "no answer") if probe and probe.reachable is False else ""
 
     def _rows(self, shown: Pool, span: str) -> tuple[PoolRow, ...]:
         if len(self.runtime.pools) < 2:

@@ -1,13 +1,12 @@
 """Reads of a request's body what routing needs, and finds the pool that serves its model."""
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from core.errors import RequestError
-from core.pools import Pool
+from core.pools import Pool, serving
 from web.errors import invalid_request
 
 NEEDS_MODEL = frozenset(("/chat/completions", "/completions", "/embeddings", "/responses"))
@@ -83,13 +82,10 @@ class Router:
         return found
 
     def _search(self, model: str) -> tuple[Pool, str] | None:
-        for pool in self._pools:
-            real = pool.config.aliases.get(model, model)
-            if model in pool.config.aliases or any(fnmatch.fnmatchcase(real, glob) for glob in pool.config.models):
-                if len(self._found) < 1000:
-                    self._found[model] = (pool, real)
-                return pool, real
-        return None
+        found = serving(self._pools, model)
+        if found is not None and len(self._found) < 1000:
+            self._found[model] = found
+        return found
 
 
 def with_model(body: bytes, model: str) -> bytes:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ from core.errors import ConfigError, TidegateError
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 THREADS_END_S = 0.5
+COLLECTOR_THRESHOLDS = (50_000, 20, 50)
 LOCK_NAME = "tidegate.lock"
 
 log = structlog.get_logger(__name__)
@@ -193,6 +195,17 @@ def server_config(app: Starlette, grace_s: int) -> uvicorn.Config:
     )
 
 
+def rest_the_collector() -> None:
+    """Let the garbage collector leave alone what the start made, and look less often at what requests leave behind.
+
+    Requests leave next to no cycles; as it comes the collector takes a third of the processor, going through all that
+    was imported again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTOR_THRESHOLDS)
+
+
 def run_to_end(main: Coroutine[None, None, None]) -> None:
     """Run `main` on the fastest event loop that this machine has; what it raises comes out."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -206,7 +219,7 @@ def run_to_end(main: Coroutine[None, None, None]) -> None:
 def _let_threads_end() -> None:
     """Give the threads of connections that failed the time to say so to the loop, before it closes under them."""
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
+        if thread is not threading.current_thread():
             thread.join(THREADS_END_S)
 
 
@@ -228,4 +241,9 @@ def serve(settings: Settings, *, on_ready: Callable[[str], object]) -> None:
 
         address = url_of(bound)
         app = create_app(settings)
-        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, on_ready=lambda: on_ready(address)))
+
+        def ready() -> None:
+            rest_the_collector()
+            on_ready(address)
+
+        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, on_ready=ready))

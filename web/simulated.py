@@ -17,7 +17,7 @@ PATIENCE_S = 3.0
 
 
 @contextlib.contextmanager
-def simulated_upstream(*, slots: int) -> Iterator[str]:
+def simulated_upstream(*, slots: int, speed: float = 1.0) -> Iterator[str]:
     """Run a simulated server that takes `slots` requests at once; yield its base URL; stop it at the end.
 
     It listens before it has started, so no request meets a closed port. It is in a session of its own, so that Ctrl-C
@@ -25,15 +25,16 @@ def simulated_upstream(*, slots: int) -> Iterator[str]:
     """
     with serving.listen("127.0.0.1", 0) as bound:
         address = serving.url_of(bound)
-        child = _start(bound.fileno(), slots)
+        child = _start(bound.fileno(), slots, speed)
     try:
         yield f"{address}/v1"
     finally:
         _stop(child)
 
 
-def _start(handle: int, slots: int) -> subprocess.Popen[bytes]:
+def _start(handle: int, slots: int, speed: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "web.cli", "mock-server", "--handle", str(handle), "--slots", str(slots)]
+    command += ["--speed", str(speed)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(handle,), start_new_session=True)
 
 

@@ -57,6 +57,7 @@ def present(reading: Reading) -> dict[str, str]:
     return {
         "mode": "hold" if held else "auto",
         "quota": str(hold.quota if hold and held else reading.quota),
+        "for": KEEP if held else "1h",
         "floor": str(bounds.floor),
         "ceiling": str(bounds.ceiling),
         "first_token_s": wording.plain(bounds.budgets.first_token_s),
@@ -66,9 +67,14 @@ def present(reading: Reading) -> dict[str, str]:
 
 
 def parse(values: Mapping[str, str], reading: Reading) -> tuple[Tuned | None, dict[str, str]]:
-    """Return what was asked for, or `None` with what is wrong by field. What was left as it is is not judged."""
+    """Return what was asked for, or `None` with what is wrong by field.
+
+    Bounds and budgets that were left as the form showed them (`was_...`) mean whatever is in force now.
+    """
     errors: dict[str, str] = {}
-    now = {**present(reading), **{name[4:]: value for name, value in values.items() if name.startswith("was_")}}
+    now = present(reading)
+    untouched = {name: now[name] for name in BOUND_FIELDS if values.get(name) == values.get(f"was_{name}", now[name])}
+    values = {**values, **untouched}
     most = reading.settings.batch_max
     hold = None
     if values.get("mode") == "hold":
@@ -120,16 +126,17 @@ def _number(values: Mapping[str, str], name: str, least: float, most: float, err
 def conflicts(values: Mapping[str, str], reading: Reading) -> tuple[Conflict, ...]:
     """Return, for each field that moved since the form was opened, what it was, what it is now, and what was typed."""
     now = present(reading)
-    rows = []
-    for name, label in LABELS.items():
-        if f"was_{name}" not in values:
-            continue
-        was, theirs, yours = values.get(f"was_{name}", ""), now[name], values.get(name, "")
-        if name == "quota" and "hold" not in {values.get("was_mode"), now["mode"], values.get("mode")}:
-            continue
-        if was != theirs or (was != yours and yours):
-            rows.append(Conflict(label, *(_MODES.get(value, value) for value in (was, theirs, yours))))
-    return tuple(rows)
+    before = {name: values[f"was_{name}"] for name in LABELS if f"was_{name}" in values}
+    rows = [Conflict(LABELS[name], *(_told(name, of) for of in (before, now, values))) for name in before]
+    return tuple(row for row in rows if row.was != row.theirs or row.was != row.yours)
+
+
+def _told(name: str, values: Mapping[str, str]) -> str:
+    """Return a field in words; a held quota means something only where a hold is set."""
+    if name == "quota" and values.get("mode") != "hold":
+        return wording.NO_DATA
+    value = values.get(name, "")
+    return _MODES.get(value, value)
 
 
 def scopes(bounds: Bounds, until: str, chosen: str) -> tuple[Choice, ...]:

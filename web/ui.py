@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypedDict
 from urllib.parse import urlencode
 
+import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,6 +25,8 @@ from web.templating import has_bundle, render
 UNDO_FOR = timedelta(minutes=10)
 _UNDO_MOST = 64
 OPERATOR = "operator"
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,8 @@ async def running(app: Starlette, runtime: Runtime) -> AsyncIterator[Ui]:
     """Let the pages of `app` show `runtime` for as long as the context lasts."""
     ui = Ui(runtime=runtime)
     app.state.ui, app.state.hub = ui, ui.hub
+    if not has_bundle():
+        log.warning("the pages stand still: browser files are missing; run `python -m web.assets`")
     ui.hub.start()
     try:
         yield ui

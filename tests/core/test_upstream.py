@@ -1,0 +1,125 @@
+"""The HTTP client of the model server, against a real one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+import pytest
+
+from core.errors import UpstreamFailed
+from core.ports import UpstreamRequest
+from core.upstream import HttpUpstream
+from tests.servers import running
+from web import mock_server
+
+STREAM = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":2000}'
+JSON = [(b"content-type", b"application/json")]
+CANARY = "sk-canary-7731"
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[str]:
+    with running(mock_server.create_app(speed=20.0), lifespan="off") as url:
+        yield url
+
+
+@pytest.fixture
+async def upstream(model: str) -> AsyncIterator[HttpUpstream]:
+    made = HttpUpstream(base_url=f"{model}/v1", api_key=CANARY)
+    yield made
+    await made.close()
+
+
+def chat(body: bytes = STREAM) -> UpstreamRequest:
+    return UpstreamRequest("POST", "/chat/completions", body, JSON)
+
+
+async def in_flight(model: str) -> int:
+    async with httpx2.AsyncClient() as http:
+        return int((await http.get(f"{model}/sim")).json()["in_flight"])
+
+
+async def test_streams_cancelled_twice_lose_no_connection(model: str, upstream: HttpUpstream) -> None:
+    """R20 encode/httpx#3782: 30 double-cancelled streams, and the 31st call answers."""
+
+    async def read_for_ever() -> None:
+        answer = await upstream.send(chat())
+        try:
+            while await answer.read():
+                pass
+        finally:
+            answer.close()
+
+    for _ in range(30):
+        task = asyncio.ensure_future(read_for_ever())
+        while await in_flight(model) == 0:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        while await in_flight(model):
+            await asyncio.sleep(0)
+    answer = await upstream.send(chat(STREAM.replace(b"2000", b"2")))
+    assert answer.status == 200
+    while await answer.read():
+        pass
+    answer.close()
+
+
+async def test_a_finished_answer_gives_its_connection_back(model: str, upstream: HttpUpstream) -> None:
+    seen = set()
+    for _ in range(5):
+        answer = await upstream.send(chat(STREAM.replace(b"2000", b"2")))
+        while await answer.read():
+            pass
+        answer.close()
+        answer.close()
+        seen.add(answer.status)
+    session = upstream._session
+    assert session is not None
+    assert session.connector is not None
+    assert len(session.connector._acquired) == 0
+    assert sum(len(pooled) for pooled in session.connector._conns.values()) == 1
+    assert seen == {200}
+
+
+async def test_nobody_there_is_unreachable_and_the_key_is_nowhere_in_the_error() -> None:
+    """R99 BerriAI/litellm#8075."""
+    upstream = HttpUpstream(base_url="http://127.0.0.1:9/v1", api_key=CANARY)
+    with pytest.raises(UpstreamFailed) as failed:
+        await upstream.send(chat())
+    await upstream.close()
+    assert (failed.value.status, failed.value.code) == (502, "upstream_unreachable")
+    chain: BaseException | None = failed.value
+    while chain is not None:
+        assert CANARY not in repr(chain)
+        assert CANARY not in str(chain)
+        chain = chain.__cause__
+
+
+async def test_its_own_key_replaces_whatever_was_sent() -> None:
+    """The client adds nothing else of its own: no user agent, no content type, no cookies."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nset-cookie: a=b\r\ncontent-length: 0\r\n\r\n")
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        upstream = HttpUpstream(base_url=f"http://127.0.0.1:{port}/v1", api_key=CANARY)
+        for _ in range(2):
+            (await upstream.send(UpstreamRequest("POST", "/chat/completions?a=b", b"{}", [(b"x-a", b"1")]))).close()
+        await upstream.close()
+    lines = heads[1].lower().split(b"\r\n")
+    assert lines[0] == b"post /v1/chat/completions?a=b http/1.1"
+    assert sorted(lines[1:-2]) == [
+        b"accept-encoding: identity",
+        b"authorization: bearer " + CANARY.encode(),
+        b"content-length: 2",
+        b"host: 127.0.0.1:%d" % port,
+        b"x-a: 1",
+    ]
