@@ -111,6 +111,10 @@ class PoolTuning(_Strict):
     batch_max_wait: float = Field(
         600.0, ge=0, description="Seconds after which a waiting batch request is overdue and goes first; 0 is never."
     )
+    batch_attempts: int = Field(4, ge=1, description="Times that a line of a durable batch is sent, at most.")
+    stream_items: bool = Field(
+        True, description="Whether lines of durable batches are streamed from the upstream, so that their pace is seen."
+    )
     batch_rps: float | None = Field(None, gt=0, description="Batch requests started per second, at most.")
     batch_tpm: float | None = Field(None, gt=0, description="Batch tokens per minute, at most.")
     pull_backs: bool = Field(
@@ -209,6 +213,11 @@ class Settings(PoolTuning, BaseSettings):
     live: Literal["sse", "poll"] = Field("sse", description="How open pages get fresh figures.")
     tick: float = Field(5.0, ge=0.05, le=60, description="Seconds between two moves of the controller.")
     decision_retention_days: float = Field(90.0, gt=0, description="Days that decisions are kept.")
+    batch_file_bytes: int = Field(200 * 1024 * 1024, ge=1024, description="Bytes that a batch's input file may have.")
+    batch_lines: int = Field(50_000, ge=1, le=10_000_000, description="Requests that a batch may have.")
+    batch_retention_days: float = Field(
+        30.0, gt=0, description="Days that files, and the requests of ended batches, are kept."
+    )
     shutdown_grace: int = Field(5, ge=0, description="Seconds that running answers get at the stop.")
 
     @classmethod

@@ -20,17 +20,8 @@ SECRET_FIELDS = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key", "api_key", "password"}
 )
 CONTENT_FIELDS = frozenset({"messages", "prompt", "input", "content", "body", "completion"})
-LIBRARIES = (
-    "uvicorn",
-    "sqlalchemy",
-    "aiosqlite",
-    "alembic",
-    "apscheduler",
-    "httpx2",
-    "httpcore2",
-    "aiohttp",
-    "asyncio",
-)
+LIBRARIES = ("uvicorn", "uvicorn.error", "alembic", "apscheduler", "httpx2", "aiohttp", "asyncio")
+NEVER_CHATTY = ("sqlalchemy", "aiosqlite", "filelock", "httpcore2")
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[^\s\"',;)\]}]+")
 
 
@@ -50,7 +41,6 @@ def configure(
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
-        structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         without_content,
     ]
@@ -83,7 +73,7 @@ def _renderers(style: str, *, colours: bool) -> list[Processor]:
 
 
 def _quiet_libraries(level: int) -> None:
-    """Let libraries say what they warn of alone; at debug level more, but never SQL, whose parameters are data."""
+    """Let libraries say what they warn of alone; at debug level more, but neither SQL nor headers."""
     for name in (*LIBRARIES, *NEVER_CHATTY):
         logger = logging.getLogger(name)
         logger.handlers.clear()
