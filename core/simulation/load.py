@@ -73,12 +73,15 @@ class Caller:
 
 
 class ChatUsers:
-    """Sends each arrival of a trace when it is due, whatever became of those before; streamed, as chat is."""
+    """Sends each arrival of a trace when it is due, whatever became of those before.
 
-    def __init__(self, *, caller: Caller, arrivals: Sequence[Arrival]) -> None:
-        self.shots: list[Shot] = []
+    `on_send` is given every call as it is sent, to be read later.
+    """
+
+    def __init__(self, *, caller: Caller, arrivals: Sequence[Arrival], on_send: Callable[[Shot], object]) -> None:
         self._caller = caller
         self._arrivals = arrivals
+        self._on_send = on_send
 
     async def run(self) -> None:
         """Send them all and wait for every answer."""
@@ -88,7 +91,7 @@ class ChatUsers:
             for number, arrival in enumerate(self._arrivals):
                 shot = Shot(Lane.INTERACTIVE, start + arrival.at)
                 await clock.sleep(max(0.0, shot.due - clock.monotonic()))
-                self.shots.append(shot)
+                self._on_send(shot)
                 asked = self._caller.ask(
                     shot, number=number, prompt=arrival.prompt, output=arrival.output, stream=arrival.streamed
                 )
@@ -98,7 +101,7 @@ class ChatUsers:
 class Flood:
     """Keeps `width` batch calls open at all times, for ever: the same items in the same order each time.
 
-    A refused call is sent again after `AFTER_REFUSAL_S`. `on_end` is told of every call that ended.
+    Whoever's call fails waits for `AFTER_REFUSAL_S` before the next. `on_end` is given every call that ended.
     """
 
     def __init__(
@@ -107,10 +110,9 @@ class Flood:
         caller: Caller,
         batches: Batches,
         width: int,
+        on_end: Callable[[Shot], object],
         stream: bool = False,
-        on_end: Callable[[Shot], None] = lambda shot: None,
     ) -> None:
-        self.shots: list[Shot] = []
         self._caller = caller
         self._width = width
         self._stream = stream
@@ -128,7 +130,6 @@ class Flood:
         for number, prompt, output in self._items:
             shot = Shot(Lane.BATCH, clock.monotonic())
             await self._caller.ask(shot, number=number, prompt=prompt, output=output, stream=self._stream)
-            self.shots.append(shot)
             self._on_end(shot)
             if shot.error is not None:
                 await clock.sleep(AFTER_REFUSAL_S)

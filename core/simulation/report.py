@@ -3,8 +3,8 @@
 import json
 import math
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -86,8 +86,8 @@ def compute_baselines(
 ) -> Baselines:
     """Compute the yardsticks of all `scenarios`, which takes many runs of each."""
     job = partial(run_yardsticks, seeds=tuple(seeds), hours=hours)
-    with _workers() as workers:
-        found = dict(zip(scenarios, track(workers.map(job, scenarios), "baselines", len(scenarios)), strict=True))
+    with _spread(None) as run_all:
+        found = dict(zip(scenarios, track(run_all(job, scenarios), "baselines", len(scenarios)), strict=True))
     return Baselines(model_hash(), tuple(seeds), hours, found)
 
 
@@ -98,6 +98,7 @@ def simulate(
     hours: float = HOURS,
     baselines: Baselines | None = None,
     recovery_seeds: Sequence[int] = (),
+    processes: int | None = None,
     track: Track = quietly,
 ) -> Report:
     """Run the law and no batch at all in each scenario with each seed, and judge them.
@@ -108,9 +109,9 @@ def simulate(
         baselines = None
     plans = [Plan(key, seed, policy, hours=hours) for key in scenarios for policy in ("law", "none") for seed in seeds]
     trails = [Plan(RECOVERY, seed, policy) for policy in ("law", "none") for seed in recovery_seeds]
-    with _workers() as workers:
-        figures = workers.map(run_figures, plans)
-        walked = workers.map(run_trail, trails)
+    with _spread(processes) as run_all:
+        figures = run_all(run_figures, plans)
+        walked = run_all(run_trail, trails)
         done = dict(zip(plans, track(figures, "scenarios", len(plans)), strict=True))
         paths = dict(zip(trails, track(walked, "recovery", len(trails)), strict=True))
     law, none = (_means(done, scenarios, policy) for policy in ("law", "none"))
@@ -131,6 +132,10 @@ def _of(paths: dict[Plan, Trail], policy: str) -> list[Trail]:
 
 
 @contextmanager
-def _workers() -> Iterator[Executor]:
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as workers:
-        yield workers
+def _spread(processes: int | None) -> Iterator[Callable[..., Iterator[Any]]]:
+    """Give a `map` that spreads its calls over processes, one for each processor by default; 1 stays in this one."""
+    if processes == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as workers:
+        yield workers.map
