@@ -2,12 +2,23 @@
 
 import ipaddress
 import socket
+import unicodedata
+from collections.abc import Iterator
 from urllib.parse import SplitResult, urlsplit
 
 METADATA_HOSTS = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
-METADATA_ADDRESSES = frozenset(
-    ipaddress.ip_address(text) for text in ("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16")
+NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+METADATA_NUMBERS = (
+    "169.254.169.254",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
 )
+METADATA_ADDRESSES = frozenset(ipaddress.ip_address(text) for text in METADATA_NUMBERS)
+
+_FULL_STOPS = str.maketrans({"\u3002": ".", "\uff61": "."})
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -46,17 +57,38 @@ def _split(text: str) -> SplitResult:
 
 def is_forbidden(host: str) -> bool:
     """Tell whether `host`, a name or an address in any spelling, is a link-local or metadata address."""
-    name = host.rstrip(".").lower()
+    # As resolvers read it: wide digits and other full stops are digits and dots to them.
+    name = unicodedata.normalize("NFKC", host).translate(_FULL_STOPS).rstrip(".").lower()
     address = parse_address(name)
     if address is None:
         return name in METADATA_HOSTS
-    return address.is_link_local or address in METADATA_ADDRESSES
+    return any(each.is_link_local or each in METADATA_ADDRESSES for each in _carried(address))
+
+
+def _carried(address: Address) -> Iterator[Address]:
+    """Yield the address and those IPv4 ones that an IPv6 one leads to by translation or tunnel."""
+    yield address
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in NAT64 or 1 < int(address) < 2**32:
+            yield ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        yield from address.teredo or ()
 
 
 def is_loopback(host: str) -> bool:
     """Tell whether a server that listens on `host` can be reached from this machine alone."""
     address = parse_address(host)
     return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def is_public(address: Address) -> bool:
+    """Tell whether an address, or the IPv4 one that an IPv6 one stands for, belongs to the public internet."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+    return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 def parse_address(host: str) -> Address | None:

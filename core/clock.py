@@ -7,15 +7,21 @@ from typing import Any
 
 
 class SystemClock:
-    """The machine's wall clock and the running event loop's monotonic time (see `core.ports.Clock`)."""
+    """The machine's wall clock and the event loop's monotonic time (see `core.ports.Clock`).
+
+    It belongs to the loop on which it is first asked for the monotonic time: to look the running loop up each time
+    would cost a system call, a dozen times a request.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def now(self) -> datetime:
         """Return the present instant, aware, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return seconds on the running loop's clock, the one its timers use."""
-        return asyncio.get_running_loop().time()
+        """Return seconds on the loop's clock, the one its timers use."""
+        return (self._loop or self._settle()).time()
 
     async def sleep(self, seconds: float) -> None:
         """Wait `seconds` on the loop's clock."""
@@ -23,7 +29,11 @@ class SystemClock:
 
     def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
         """Call `callback(*args)` after `seconds`; the handle cancels it."""
-        return asyncio.get_running_loop().call_later(seconds, callback, *args)
+        return (self._loop or self._settle()).call_later(seconds, callback, *args)
+
+    def _settle(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.get_running_loop()
+        return self._loop
 
 
 class LoopClock(SystemClock):

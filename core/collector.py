@@ -131,9 +131,16 @@ FAMILIES = (
 class PoolCollector(Collector):
     """Reads every pool when the metrics are asked for; costs nothing in between."""
 
-    def __init__(self, *, pools: Callable[[], Sequence[Pool]], tick_age: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        *,
+        pools: Callable[[], Sequence[Pool]],
+        tick_age: Callable[[], float | None],
+        calls_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._pools = pools
         self._tick_age = tick_age
+        self._calls_dropped = calls_dropped
 
     def collect(self) -> Iterable[Metric]:
         """Yield all families."""
@@ -145,6 +152,8 @@ class PoolCollector(Collector):
         if value is not None:
             age.add_metric((), value)
         yield age
+        help_text = "Calls left out of the call log because the database was too slow or down."
+        yield CounterMetricFamily("tidegate_call_log_dropped", help_text, value=self._calls_dropped())
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing, so that registering does not read the pools."""

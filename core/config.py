@@ -1,5 +1,6 @@
 """The settings, as read at the start: their shapes, defaults and what must hold between them."""
 
+import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -20,9 +21,13 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from core.addresses import base_url as normal_base_url
 from core.errors import ConfigError
 from core.lanes import Lane
+from core.people.config import OidcSignIn, ProxySignIn, WebAddress
+from core.people.identity import Role
 from core.quotas import Budgets, PoolSettings, default_ceiling, default_headroom, default_reserve
 
 CAPACITY_SHARE = 0.75
+LEAST_FILE_KEY = 32
+LEAST_SECRET = 16
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 DATABASE_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -53,9 +58,31 @@ def _some_secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _long_secret(secret: SecretStr) -> SecretStr:
+    if len(_some_secret(secret).get_secret_value()) < LEAST_FILE_KEY:
+        raise ValueError(f"must have at least {LEAST_FILE_KEY} characters; `openssl rand -hex 32` makes one")
+    return secret
+
+
+def _installation_secret(secret: SecretStr) -> SecretStr:
+    if len(_some_secret(secret).get_secret_value()) < LEAST_SECRET:
+        raise ValueError(f"must have at least {LEAST_SECRET} characters; `openssl rand -hex 32` makes one")
+    return secret
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ValueError(f"{text[:60]!r} is no address range such as 10.0.0.0/8") from None
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 BaseUrl = Annotated[str, AfterValidator(normal_base_url)]
 Secret = Annotated[SecretStr, AfterValidator(_some_secret)]
+InstallationSecret = Annotated[SecretStr, AfterValidator(_installation_secret)]
+FileKey = Annotated[SecretStr, AfterValidator(_long_secret)]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split_commas)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 
 
@@ -171,6 +198,7 @@ class KeyConfig(_Strict):
     lanes: tuple[Lane, ...] = Field(
         (Lane.INTERACTIVE, Lane.BATCH), min_length=1, description="The lanes that the key may use."
     )
+    role: Role = Field(Role.MEMBER, description="What the key may do: viewer, member, operator or admin.")
 
     @model_validator(mode="before")
     @classmethod
@@ -209,14 +237,43 @@ class Settings(PoolTuning, BaseSettings):
     log_format: Literal["console", "json"] = Field("console", description="How log lines are written.")
     insecure: bool = Field(False, description="Allow listening beyond loopback although nobody has to sign in.")
     allowed_hosts: Names = Field((), description="Host names, beside the address listened on, that requests may name.")
+    allowed_addresses: Networks = Field(
+        (),
+        description="Address ranges from which anything is answered at all, such as 10.0.0.0/8. Default: everywhere.",
+    )
+    trusted_proxies: Networks = Field(
+        (), description="Addresses of proxies whose word counts on where a request came from, and who is signed in."
+    )
+    public_url: WebAddress | None = Field(
+        None, description="The address at which browsers reach Tidegate, where a proxy makes it another."
+    )
+    secret: InstallationSecret | None = Field(
+        None,
+        description="The secret under which keys and sessions are hashed. Default: the data folder's file `secret`.",
+    )
+    session_hours: float = Field(24.0, gt=0, le=8760, description="Hours that a sign-in lasts.")
+    proxy: ProxySignIn = Field(ProxySignIn(), description="Signing in by a trusted proxy.")
+    oidc: OidcSignIn = Field(OidcSignIn(), description="Signing in by an OpenID Connect provider.")
     body_limit: int = Field(32 * 1024 * 1024, ge=1024, description="Bytes that a request body may have.")
+    client_stall: float = Field(
+        30.0, gt=0, description="Seconds that a client may take nothing of its answer before it is cut off."
+    )
     live: Literal["sse", "poll"] = Field("sse", description="How open pages get fresh figures.")
     tick: float = Field(5.0, ge=0.05, le=60, description="Seconds between two moves of the controller.")
+    require_reason: bool = Field(False, description="Whether every change by a person must give a reason.")
     decision_retention_days: float = Field(90.0, gt=0, description="Days that decisions are kept.")
+    call_log_rows: int = Field(1_000_000, ge=0, description="Calls kept in the call log, at most; 0 keeps none.")
+    call_log_days: float = Field(30.0, gt=0, description="Days that calls are kept in the call log.")
+    file_key: FileKey | None = Field(
+        None, description="Encrypts the files of batches at rest: a secret of at least 32 characters."
+    )
     batch_file_bytes: int = Field(200 * 1024 * 1024, ge=1024, description="Bytes that a batch's input file may have.")
     batch_lines: int = Field(50_000, ge=1, le=10_000_000, description="Requests that a batch may have.")
     batch_retention_days: float = Field(
         30.0, gt=0, description="Days that files, and the requests of ended batches, are kept."
+    )
+    webhook_hosts: Names = Field(
+        (), description="Hosts to which webhooks may go although they are not public, or do not speak https."
     )
     shutdown_grace: int = Field(5, ge=0, description="Seconds that running answers get at the stop.")
 
@@ -231,6 +288,12 @@ class Settings(PoolTuning, BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Take the given values alone, so that settings made in code depend on nothing outside."""
         return (init_settings,)
+
+    @model_validator(mode="after")
+    def _proxy_is_trusted(self) -> Self:
+        if self.proxy.header is not None and not self.trusted_proxies:
+            raise ValueError("proxy.header is set, but no trusted_proxies; name the proxy's address there")
+        return self
 
     @model_validator(mode="after")
     def _one_story(self) -> Self:
@@ -271,7 +334,9 @@ class Settings(PoolTuning, BaseSettings):
 
     def secrets(self) -> tuple[str, ...]:
         """Return every secret among the settings, for those who must keep them out of what they write."""
-        found = [self.upstream_key, self.database, *(pool.api_key for pool in self.pools), *(k.key for k in self.keys)]
+        pools, keys = (pool.api_key for pool in self.pools), (key.key for key in self.keys)
+        own = (self.upstream_key, self.database, self.file_key, self.secret, self.oidc.client_secret)
+        found = [*own, *pools, *keys]
         password = urlsplit(self.database.get_secret_value()).password if self.database else None
         return (
             *(secret.get_secret_value() for secret in found if secret is not None),

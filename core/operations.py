@@ -12,6 +12,9 @@ from core.control.decisions import Decision
 from core.control.rules import MAX_NAME, OneOff, Rule, Schedule, Window, check_text, validate
 from core.control.windows import bounds_at, next_change
 from core.errors import InvalidValue, NotFound, StaleVersion
+from core.people import entries
+from core.people.audit import AuditRecord, check_reason, way_of
+from core.people.identity import ASKING
 from core.ports import Clock, Notifier, SettingsStore
 from core.quotas import Bounds, Budgets, PoolLimits, PoolSettings, batch_quota, clamp_bounds
 
@@ -53,8 +56,10 @@ class Operations:
     """The one place where settings and schedule are changed, for pages, API and command line alike.
 
     `based_on` is the version that the operator saw: StaleVersion is raised where it is no longer the present one, and
-    `None` overrides whatever is there. What is wrong in itself is InvalidValue, naming the field. `by` is who does it.
-    `figures`, if given, tells what a running pool does, `None` where it does not run here.
+    `None` overrides whatever is there. What is wrong in itself is InvalidValue, naming the field. `by` is who does it,
+    `way` by which way (core.people.audit) where that is not the way by which this task's request came. `figures`, if
+    given, tells what a running pool does, `None` where it does not run here. With `require_reason` a change without a
+    reason is an InvalidValue, whoever asks for it.
     """
 
     def __init__(
@@ -64,15 +69,20 @@ class Operations:
         notifier: Notifier,
         clock: Clock,
         figures: Callable[[str], Figures | None] | None = None,
+        require_reason: bool = False,
     ) -> None:
+        self.require_reason = require_reason
         self._store = settings_store
         self._notifier = notifier
         self._clock = clock
         self._figures = figures or (lambda pool: None)
 
-    async def change_pool(self, pool: str, patch: PoolPatch, *, by: str, based_on: int | None) -> PoolSettings:
+    async def change_pool(
+        self, pool: str, patch: PoolPatch, *, by: str, based_on: int | None, way: str | None = None
+    ) -> PoolSettings:
         """Change a pool and return its new settings. Raises NotFound, StaleVersion, InvalidValue."""
         by = _person(by)
+        check_reason(patch.reason, required=self.require_reason)
         while True:
             stored = await self._store.pool(pool)
             _check_version(based_on, stored.version)
@@ -86,8 +96,11 @@ class Operations:
 
             after = apply_patch(stored, patch, by=by, now=now, window_end=window_end)
             decision = await self._pool_decision(stored, after, patch, schedule=schedule, by=by, now=now)
+            entry = entries.pool_entry(
+                stored, after, kind=_kind(patch)[1], at=now, by=by, reason=patch.reason, way=_way(way)
+            )
             try:
-                saved = await self._store.save_pool(after, based_on=stored.version, decision=decision)
+                saved = await self._store.save_pool(after, based_on=stored.version, decision=decision, audit=[entry])
             except StaleVersion:
                 if based_on is not None:
                     raise
@@ -95,9 +108,30 @@ class Operations:
             self._notifier.notify()
             return saved
 
-    async def change_schedule(self, schedule: Schedule, *, by: str, note: str = "", based_on: int | None) -> Schedule:
+    async def change_schedule(
+        self, schedule: Schedule, *, by: str, note: str = "", based_on: int | None, way: str | None = None
+    ) -> Schedule:
         """Replace the whole schedule and return it with its new version. Raises StaleVersion, InvalidValue."""
-        return await self._edit_schedule(lambda _: schedule, by=by, note=note, based_on=based_on)
+        return await self._edit_schedule(lambda _: schedule, by=by, note=note, based_on=based_on, way=way)
+
+    async def revert(
+        self, record: AuditRecord, *, by: str, reason: str, based_on: int | None, way: str | None = None
+    ) -> PoolSettings | Schedule:
+        """Put back what an entry of the audit trail changed, as a new change. `based_on` is the version of what it
+        changed, pool or schedule. Raises NotFound, StaleVersion, InvalidValue (field `entry`: it cannot be put back).
+        """
+        check_reason(reason, required=self.require_reason)
+        name = entries.pool_of(record.entry)
+        if name is not None:
+            present = await self._store.pool(name)
+            patch = entries.pool_patch(record, present, now=self._clock.now(), given=reason)
+            return await self.change_pool(name, patch, by=by, based_on=based_on, way=way)
+        if not entries.is_schedule_change(record.entry):
+            raise InvalidValue("entry", f"{record.number} is no change of a pool or of the schedule")
+        note = entries.reason(record, reason)
+        return await self._edit_schedule(
+            lambda stored: entries.schedule(record, stored), by=by, note=note, based_on=based_on, way=way
+        )
 
     async def add_one_off(
         self,
@@ -109,6 +143,7 @@ class Operations:
         by: str,
         reason: str = "",
         based_on: int | None = None,
+        way: str | None = None,
     ) -> Schedule:
         """Put other bounds in force from now `until`: an instant, a length ("2h"), or the end of what holds now.
 
@@ -128,16 +163,30 @@ class Operations:
             one_off = patch.apply(OneOff(called, now, end, pools=pools, reason=reason, by=by))
             return replace(stored, one_offs=(one_off, *kept))
 
-        return await self._edit_schedule(with_one_off, by=by, note=reason, based_on=based_on)
+        return await self._edit_schedule(with_one_off, by=by, note=reason, based_on=based_on, way=way)
 
     async def edit_window(
-        self, name: str, patch: BoundsPatch, *, by: str, note: str = "", based_on: int | None = None
+        self,
+        name: str,
+        patch: BoundsPatch,
+        *,
+        by: str,
+        note: str = "",
+        based_on: int | None = None,
+        way: str | None = None,
     ) -> Schedule:
         """Change the bounds or budgets of the weekly window `name`. Raises NotFound, StaleVersion, InvalidValue."""
-        return await self.edit_source(f"window:{name}", patch, by=by, note=note, based_on=based_on)
+        return await self.edit_source(f"window:{name}", patch, by=by, note=note, based_on=based_on, way=way)
 
     async def edit_source(
-        self, source: str, patch: BoundsPatch, *, by: str, note: str = "", based_on: int | None = None
+        self,
+        source: str,
+        patch: BoundsPatch,
+        *,
+        by: str,
+        note: str = "",
+        based_on: int | None = None,
+        way: str | None = None,
     ) -> Schedule:
         """Change the rule named by a `Bounds.source` other than the base. Raises as `edit_window` does."""
 
@@ -151,13 +200,14 @@ class Operations:
                 one_offs=tuple(patch.apply(rule) if rule.source == source else rule for rule in stored.one_offs),
             )
 
-        return await self._edit_schedule(edited, by=by, note=note, based_on=based_on)
+        return await self._edit_schedule(edited, by=by, note=note, based_on=based_on, way=way)
 
     async def _edit_schedule(
-        self, edit: Callable[[Schedule], Schedule], *, by: str, note: str, based_on: int | None
+        self, edit: Callable[[Schedule], Schedule], *, by: str, note: str, based_on: int | None, way: str | None
     ) -> Schedule:
         by = _person(by)
         check_text(note, "reason")
+        check_reason(note, required=self.require_reason)
         while True:
             stored = await self._store.schedule()
             _check_version(based_on, stored.version)
@@ -165,8 +215,11 @@ class Operations:
             validate(changed)
             await self._check_pools(changed)
             decisions = self._schedule_decisions(stored, changed, by=by, note=note)
+            entry = entries.schedule_entry(stored, changed, at=self._clock.now(), by=by, reason=note, way=_way(way))
             try:
-                saved = await self._store.save_schedule(changed, based_on=stored.version, decisions=decisions)
+                saved = await self._store.save_schedule(
+                    changed, based_on=stored.version, decisions=decisions, audit=[entry]
+                )
             except StaleVersion:
                 if based_on is not None:
                     raise
@@ -244,6 +297,10 @@ class Operations:
             )
             for pool in pools
         ]
+
+
+def _way(given: str | None) -> str:
+    return given or way_of(ASKING.get())
 
 
 def source_end(schedule: Schedule, now: datetime, *, pool: str | None, base: Bounds) -> datetime | None:

@@ -1,5 +1,7 @@
 """A pool at work: one upstream's capacity with all that decides over it."""
 
+import fnmatch
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.config import PoolConfig
@@ -36,3 +38,12 @@ class Pool:
     def counts(self) -> PoolCounts:
         """What is in flight and waiting now."""
         return self.dispatcher.counts()
+
+
+def serving(pools: Iterable[Pool], model: str) -> tuple[Pool, str] | None:
+    """Return the first pool that serves `model`, by alias or glob, and the name by which its server knows the model."""
+    for pool in pools:
+        real = pool.config.aliases.get(model, model)
+        if model in pool.config.aliases or any(fnmatch.fnmatchcase(real, glob) for glob in pool.config.models):
+            return pool, real
+    return None

@@ -3,16 +3,20 @@
 One conformance suite per port, in tests/conformance, runs over every implementation.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from core.batch.values import Batch, BatchStatus, ClaimedItem, ItemEnd, ItemRow, ItemState, NewItem, StoredFile
+from core.batch.views import BatchFilter, ErrorKind, ItemFilter
+from core.call_record import CallQuery, CallRecord
 from core.control.decisions import Decision
 from core.control.windows import Schedule
 from core.lanes import Lane, Outcome
+from core.people.audit import AuditEntry, AuditHead, AuditQuery, AuditRecord
 from core.quotas import PoolLimits, PoolSettings
+from core.webhooks.values import Delivery, Endpoint, Posting
 
 
 class TimerHandle(Protocol):
@@ -119,7 +123,7 @@ class SavedLimit:
 
 
 class SettingsStore(Protocol):
-    """Operators' settings and the schedule. Each save is one transaction with the decision that records it."""
+    """Operators' settings and the schedule. Each save is one transaction with the decision and the audit entries."""
 
     async def seed(self, pools: Sequence[PoolSettings], schedule: Schedule) -> None:
         """Store the pools, and the schedule, that are not stored yet; leave what is."""
@@ -127,8 +131,15 @@ class SettingsStore(Protocol):
     async def pool(self, name: str) -> PoolSettings:
         """Return a pool's settings. Raises NotFound."""
 
-    async def save_pool(self, settings: PoolSettings, *, based_on: int | None, decision: Decision) -> PoolSettings:
-        """Store `settings` as version stored + 1 with `decision`, and return them so.
+    async def save_pool(
+        self,
+        settings: PoolSettings,
+        *,
+        based_on: int | None,
+        decision: Decision,
+        audit: Sequence[AuditEntry] = (),
+    ) -> PoolSettings:
+        """Store `settings` as version stored + 1 with `decision` and `audit`, and return them so.
 
         `based_on` is the version that the caller read, `None` to override on purpose. Raises StaleVersion, NotFound.
         """
@@ -137,9 +148,14 @@ class SettingsStore(Protocol):
         """Return the schedule with its version."""
 
     async def save_schedule(
-        self, schedule: Schedule, *, based_on: int | None, decisions: Sequence[Decision]
+        self,
+        schedule: Schedule,
+        *,
+        based_on: int | None,
+        decisions: Sequence[Decision],
+        audit: Sequence[AuditEntry] = (),
     ) -> Schedule:
-        """Store the schedule as version stored + 1 with `decisions`. Raises StaleVersion."""
+        """Store the schedule as version stored + 1 with `decisions` and `audit`. Raises StaleVersion."""
 
     async def saved_limit(self, pool: str) -> SavedLimit | None:
         """Return what the controller saved last for this pool."""
@@ -155,7 +171,7 @@ class DecisionStore(Protocol):
     """The log of decisions, newest first when read."""
 
     async def append(self, decisions: Sequence[Decision]) -> None:
-        """Store them in one transaction, in order."""
+        """Store them in one transaction, in order, with an audit entry for each move that no person made."""
 
     async def recent(
         self, *, pool: str | None = None, since: datetime | None = None, limit: int = 100
@@ -164,6 +180,44 @@ class DecisionStore(Protocol):
 
     async def prune(self, before: datetime) -> int:
         """Delete those older than `before` in small transactions; return how many."""
+
+
+class AuditStore(Protocol):
+    """The audit trail: rows that nobody can change or delete, each with the hash of the one before.
+
+    Whoever appends at the same time takes turns, in this process and in others: the chain never forks.
+    """
+
+    async def record(self, *entries: AuditEntry) -> list[AuditRecord]:
+        """Add entries in order, in a transaction of their own; return them in their places."""
+
+    async def audit_record(self, number: int) -> AuditRecord:
+        """Return one row. Raises NotFound."""
+
+    async def audit(self, query: AuditQuery) -> list[AuditRecord]:
+        """Return the rows that fit, newest first."""
+
+    async def audit_chain(self, *, after: int, limit: int) -> list[AuditRecord]:
+        """Return at most `limit` rows after number `after`, oldest first."""
+
+    async def audit_head(self) -> AuditHead:
+        """Return what the last append left behind."""
+
+
+class CallStore(Protocol):
+    """The call log."""
+
+    async def add_calls(self, records: Sequence[CallRecord]) -> None:
+        """Store a group of calls in one transaction."""
+
+    async def calls(self, query: CallQuery) -> list[CallRecord]:
+        """Return the calls that fit, newest first."""
+
+    async def prune_calls(self, *, before: float, keep: int) -> int:
+        """Delete, in small transactions, all but the newest `keep` and those older than `before` (seconds since 1970).
+
+        Returns how many.
+        """
 
 
 class Notifier(Protocol):
@@ -200,6 +254,9 @@ class FileStore(Protocol):
     async def delete(self, file_id: str) -> None:
         """Delete; legal where there is none."""
 
+    async def untouched(self, *, since: float) -> list[str]:
+        """Return the ids of all files that nobody wrote after `since` (seconds since 1970)."""
+
 
 class BatchStore(Protocol):
     """Durable batches, their items and the facts of files. Every method is one transaction.
@@ -221,8 +278,14 @@ class BatchStore(Protocol):
     async def delete_file(self, file_id: str, *, tenant: str | None) -> None:
         """Forget a file. Raises NotFound; InvalidValue while a batch that is not ended needs it."""
 
-    async def create(self, batch: Batch) -> Batch:
-        """Store a new batch, or return the one with the same `dedupe` of the last 10 minutes."""
+    async def expired_files(self, *, now: datetime, limit: int) -> list[StoredFile]:
+        """Return files whose time is over and that no batch needs any more."""
+
+    async def create(self, batch: Batch, *, again: bool = True) -> Batch:
+        """Store a new batch, or return the latest with the same `dedupe` of the last 10 minutes.
+
+        With `again` False the batch is always stored: the caller knows that nobody sent it before.
+        """
 
     async def batch(self, batch_id: str, *, tenant: str | None = None) -> Batch:
         """Return a batch. Raises NotFound."""
@@ -238,16 +301,23 @@ class BatchStore(Protocol):
     async def add_items(self, batch_id: str, items: Sequence[NewItem]) -> None:
         """Store a run of items while the batch is validating."""
 
+    async def drop_items(self, batch_id: str, *, limit: int) -> int:
+        """Delete at most `limit` items of a batch that never left validation, with its counts; return how many."""
+
     async def update(self, batch: Batch) -> Batch:
         """Store what a person or a move of status changed, as version + 1; counts and usage are not touched.
 
-        Raises StaleVersion where the stored version is another.
+        Only this raises the version: items that start and end do not. Raises StaleVersion where the stored version is
+        another.
         """
+
+    async def retry_failed(self, batch: Batch) -> Batch:
+        """Make every failed item pending again, the error file void, and store `batch` as `update` does, at once."""
 
     async def claim(
         self, batch_id: str, *, owner: str, now: datetime, lease: timedelta, limit: int
     ) -> list[ClaimedItem]:
-        """Lease at most `limit` pending items that are due, in order of index."""
+        """Lease at most `limit` pending items that are due, in order of index; those that wait for a retry first."""
 
     async def renew(self, *, owner: str, until: datetime) -> int:
         """Prolong every lease of `owner`; return how many there are."""
@@ -261,15 +331,87 @@ class BatchStore(Protocol):
         """
 
     async def give_back(self, *, owner: str | None, before: datetime | None) -> int:
-        """Make pending again what `owner` leases (None: any but nobody), or what expired `before`; return how many."""
+        """Make pending again what `owner` leases (None: whoever does), as far as it expired `before` (None: all).
+
+        Returns how many.
+        """
 
     async def end_rest(self, batch_id: str, state: ItemState, *, limit: int) -> list[ClaimedItem]:
-        """Give at most `limit` pending items the final `state` (cancelled or expired) without a result yet."""
+        """Give at most `limit` pending items the final `state` (cancelled or expired), counted as failed.
+
+        They get no place in the error file: their lines are written when the batch is closed.
+        """
 
     async def items(
         self, batch_id: str, *, states: Sequence[ItemState] = (), after: int = -1, limit: int = 100
     ) -> list[ItemRow]:
         """Return items in order of index, for pages and results."""
 
-    async def prune(self, *, before: datetime, limit: int) -> int:
-        """Delete items of ended batches older than `before`, in a small transaction; return how many went."""
+    async def prune_items(self, *, before: datetime, limit: int) -> int:
+        """Delete items of batches that ended before `before`, in a small transaction; return how many went."""
+
+
+class BatchViews(Protocol):
+    """What pages ask about batches: searches, and errors by kind. Reads only."""
+
+    async def find_batches(self, wanted: BatchFilter, *, after: str | None, limit: int) -> list[Batch]:
+        """Return one page of batches, newest first, plus one more where there is more. Raises NotFound for `after`."""
+
+    async def named_batches(self, ids: Collection[str], *, tenant: str | None) -> list[Batch]:
+        """Return those of the batches that there are and that `tenant` (None: anybody) owns, newest first."""
+
+    async def batch_tenants(self) -> list[str]:
+        """Return the tenants that have batches, by name."""
+
+    async def error_kinds(self, batch_id: str, *, limit: int) -> list[ErrorKind]:
+        """Return how items of a batch ended without a result, the commonest first."""
+
+    async def find_items(self, batch_id: str, wanted: ItemFilter, *, after: int, limit: int) -> list[ItemRow]:
+        """Return one page of items in order of index, plus one more where there is more."""
+
+
+class WebhookStore(Protocol):
+    """Endpoints of webhooks, and the outbox of what is to be told to them.
+
+    An event enters the outbox in the very transaction that moves its batch to a final status (`BatchStore.update`), for
+    each endpoint that its tenant has then; once per endpoint and event, however often that is tried.
+    """
+
+    async def add_webhook(self, endpoint: Endpoint, *, most: int) -> None:
+        """Store a new endpoint. Raises InvalidValue where its tenant has `most` already."""
+
+    async def webhooks(self, *, tenant: str | None) -> list[Endpoint]:
+        """Return the endpoints of a tenant (None: of all), oldest first."""
+
+    async def webhook(self, endpoint_id: str, *, tenant: str | None) -> Endpoint:
+        """Return an endpoint. Raises NotFound."""
+
+    async def delete_webhook(self, endpoint_id: str, *, tenant: str | None) -> None:
+        """Delete an endpoint with its deliveries. Raises NotFound."""
+
+    async def deliveries(self, endpoint_id: str, *, limit: int) -> list[Delivery]:
+        """Return the latest deliveries to an endpoint, newest first."""
+
+    async def claim_deliveries(
+        self, *, now: datetime, until: datetime, busy: Collection[str], limit: int
+    ) -> list[Delivery]:
+        """Return the oldest due delivery of each endpoint that is not `busy`, at most `limit`.
+
+        Nobody else gets them before `until`.
+        """
+
+    async def end_attempt(self, delivery: Delivery) -> None:
+        """Store a delivery after one more attempt; legal after its endpoint was deleted."""
+
+    async def prune_deliveries(self, *, before: datetime, limit: int) -> int:
+        """Forget deliveries that ended before `before`, in a small transaction; return how many."""
+
+
+class WebhookClient(Protocol):
+    """Posts to endpoints. Follows no redirect, reads no body, connects to allowed addresses alone."""
+
+    async def post(self, url: str, headers: dict[str, str], body: bytes) -> Posting:
+        """Post once and tell how it went; never raises for what the other side does."""
+
+    async def close(self) -> None:
+        """Release all connections."""

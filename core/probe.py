@@ -3,9 +3,10 @@
 import ssl
 from collections.abc import Iterator
 
-import httpx2
+import aiohttp
 import structlog
 
+from core.connecting import AddressRefused, connector
 from core.lifecycle import Service
 from core.ports import Clock
 
@@ -46,16 +47,28 @@ class Probe(Service):
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        async with httpx2.AsyncClient(timeout=self._timeout, trust_env=False) as client:
+        async with self._session() as session:
             while True:
-                self._note(await self._failure(client))
+                self._note(await self._failure(session))
                 await self._clock.sleep(self._every if self.reachable else self._every_down)
 
-    async def _failure(self, client: httpx2.AsyncClient) -> str | None:
+    async def ask(self) -> str | None:
+        """Ask once, now; return why no answer came, `None` if one did. What was answered nobody learns."""
+        async with self._session() as session:
+            return await self._failure(session)
+
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=connector(keep_alive=self._timeout),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+        )
+
+    async def _failure(self, session: aiohttp.ClientSession) -> str | None:
         try:
-            async with client.stream("GET", self._url, headers=self._headers):
+            async with session.get(self._url, headers=self._headers, allow_redirects=False):
                 return None
-        except (httpx2.HTTPError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return kind_of(error)
 
     def _note(self, failure: str | None) -> None:
@@ -68,13 +81,16 @@ class Probe(Service):
 
 def kind_of(error: Exception) -> str:
     """Return in a few words, free of addresses and keys, why no answer came."""
-    if any(isinstance(link, ssl.SSLError) for link in _chain(error)):
+    links = list(_chain(error))
+    if any(isinstance(link, AddressRefused) for link in links):
+        return "address not allowed"
+    if any(isinstance(link, ssl.SSLError) for link in links):
         return "TLS failed"
-    if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "connecting timed out"
-    if isinstance(error, httpx2.TimeoutException):
+    if isinstance(error, TimeoutError):
         return "no answer in time"
-    return "connection failed" if isinstance(error, httpx2.ConnectError | OSError) else "answer broke off"
+    return "connection failed" if isinstance(error, aiohttp.ClientConnectorError) else "answer broke off"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

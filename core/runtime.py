@@ -4,12 +4,28 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import cached_property
 
 import structlog
 
+from core.batch.closer import Closer
+from core.batch.forecast import Forecaster
+from core.batch.intake import Intake, IntakeLimits
+from core.batch.keeper import Keeper
+from core.batch.plan import Conditions
+from core.batch.pruner import Pruner
+from core.batch.queries import BatchQueries
+from core.batch.rescuer import Rescuer
+from core.batch.service import Batches
+from core.batch.wake import Wake
+from core.batch.worker import BatchWorker
+from core.call_log import CallLog
 from core.clock import SystemClock
 from core.collector import PoolCollector
 from core.config import PoolConfig, Settings, pool_settings
@@ -19,23 +35,42 @@ from core.control.decisions import Decision
 from core.control.loop import ControlLoop, Outbox
 from core.control.windows import Schedule
 from core.coordination.local import LocalNotifier
+from core.entrance import Doors, People, check_secret, entrance, look_at_doors, secret_of
 from core.history import History, Sample
 from core.lanes import Lane
 from core.lifecycle import Service
 from core.metrics import Instruments, PoolMeters
 from core.operations import Figures, Operations
 from core.overview import Reading, Waits, sample
-from core.pools import Pool
-from core.ports import Clock, DecisionStore, Notifier, SavedLimit, SettingsStore, Upstream
+from core.people.limits import TenantLimits
+from core.people.secret import derived
+from core.people.tenants import TenantDirectory
+from core.pools import Pool, serving
+from core.ports import (
+    AuditStore,
+    CallStore,
+    Clock,
+    DecisionStore,
+    FileStore,
+    Notifier,
+    SavedLimit,
+    SettingsStore,
+    Upstream,
+)
 from core.probe import Probe
 from core.quotas import PoolLimits, PoolSettings
 from core.samples import SampleBoard
 from core.scheduling.dispatcher import Dispatcher
-from core.scheduling.gateway import Gateway
+from core.scheduling.gateway import Gateway, OnEnd
 from core.scheduling.limiter import Limiter
+from core.storage.files import DiskFiles
 from core.storage.migrate import migrate
 from core.storage.store import SqlStore
-from core.upstream import AiohttpTransport, HttpUpstream
+from core.upstream import HttpUpstream
+from core.webhook_client import HttpWebhookClient
+from core.webhooks.registry import Webhooks
+from core.webhooks.sender import WebhookSender
+from core.webhooks.signing import PURPOSE, endpoint_key
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +86,7 @@ def build_pool(
     saved: SavedLimit | None = None,
     instruments: Instruments | None = None,
     period: float = 5.0,
+    on_end: OnEnd | None = None,
 ) -> Pool:
     """Build one pool's data and control plane: limiter, dispatcher, samples, gateway and controller.
 
@@ -70,11 +106,19 @@ def build_pool(
     )
     board = SampleBoard()
     meters = PoolMeters(instruments=instruments or Instruments(), pool=config.name)
-    gateway = Gateway(config=config, dispatcher=dispatcher, board=board, upstream=upstream, clock=clock, meters=meters)
+    gateway = Gateway(
+        config=config,
+        dispatcher=dispatcher,
+        board=board,
+        upstream=upstream,
+        clock=clock,
+        meters=meters,
+        on_end=on_end,
+    )
     controller = PoolController(
         settings=settings,
         schedule=schedule,
-        config=config,
+        pull_backs=config.pull_backs,
         clock=clock,
         board=board,
         dispatcher=dispatcher,
@@ -83,6 +127,47 @@ def build_pool(
         period=period,
     )
     return Pool(config, dispatcher, board, controller, gateway, upstream)
+
+
+def http_upstream(base_url: str, api_key: str | None) -> HttpUpstream:
+    """Return the client of the model server at `base_url`, whoever uses it: a pool, the demo or the bench."""
+    return HttpUpstream(base_url=base_url, api_key=api_key)
+
+
+async def migrate_database(settings: Settings) -> None:
+    """Bring the database that `settings` name to this version's schema. Raises ConfigError."""
+    await migrate(settings.database_url)
+
+
+@asynccontextmanager
+async def open_people(settings: Settings) -> AsyncIterator[People]:
+    """Give what changes people, teams and keys, for commands; a server may run meanwhile. Raises ConfigError."""
+    secret_of(settings)
+    await migrate(settings.database_url)
+    store = SqlStore(settings.database_url)
+    try:
+        people = entrance(settings, store=store, clock=SystemClock())
+        await people.begin(settings, SystemClock())
+        yield people
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def open_audit(settings: Settings) -> AsyncIterator[AuditStore]:
+    """Give the audit trail, for commands; a server may run meanwhile. Raises ConfigError."""
+    await migrate(settings.database_url)
+    store = SqlStore(settings.database_url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def doors(settings: Settings, *, set_up: bool = False) -> Doors:
+    """Tell what stands before whoever reaches the gateway; see `core.entrance.look_at_doors`. Raises ConfigError."""
+    async with open_people(settings) as people:
+        return await look_at_doors(people, settings, set_up=set_up)
 
 
 class Runtime:
@@ -95,8 +180,14 @@ class Runtime:
         self.instruments = Instruments()
         self.notifier = LocalNotifier()
         self.store = SqlStore(settings.database_url)
+        self.files: FileStore = DiskFiles(folder=settings.data / "files")
+        self.wake = Wake()
         self.operations = Operations(
-            settings_store=self.store, notifier=self.notifier, clock=self.clock, figures=self._figures
+            settings_store=self.store,
+            notifier=self.notifier,
+            clock=self.clock,
+            figures=self._figures,
+            require_reason=settings.require_reason,
         )
         self.schedule = Schedule()
         self.file_settings: Mapping[str, PoolSettings] = {c.name: pool_settings(c) for c in settings.pool_configs}
@@ -112,6 +203,14 @@ class Runtime:
             settings=self.store,
             period=settings.tick,
         )
+        self.tenants = TenantDirectory()
+        self.tenant_limits = TenantLimits(directory=self.tenants, monotonic=self.clock.monotonic)
+        self._people: People | None = None
+        self._build_batches()
+        self._build_webhooks()
+        self.call_log = CallLog(
+            store=self.store, clock=self.clock, rows=settings.call_log_rows, days=settings.call_log_days
+        )
         self.history = History(clock=self.clock, read=self._samples)
         self.calendar = Calendar(
             clock=self.clock,
@@ -119,6 +218,8 @@ class Runtime:
             wake=self.loop.wake,
             prune=self.store.prune,
             retention=timedelta(days=settings.decision_retention_days),
+            sweep=self.pruner.run_once,
+            trim=self.call_log.prune,
         )
         self._reloading = asyncio.Lock()
         self._watch = SettingsWatch(reload=self.reload, notifier=self.notifier)
@@ -133,15 +234,37 @@ class Runtime:
         """Where decisions are stored."""
         return self.store
 
+    @property
+    def audit(self) -> AuditStore:
+        """The audit trail."""
+        return self.store
+
+    @property
+    def calls(self) -> CallStore:
+        """Where the call log is stored."""
+        return self.store
+
+    @property
+    def people(self) -> People:
+        """Who may come in; from the start on."""
+        if self._people is None:
+            raise RuntimeError("the runtime has not started")
+        return self._people
+
     async def start(self) -> None:
         """Migrate the database, bring what is stored into force, and start everything that runs by itself."""
         await migrate(self.settings.database_url)
+        await self._open()
         await self.store.seed(list(self.file_settings.values()), Schedule())
         self.schedule = await self.store.schedule()
         for config in self.settings.pool_configs:
             await self._add_pool(config)
         self.instruments.registry.register(
-            PoolCollector(pools=lambda: list(self.pools.values()), tick_age=lambda: self.loop.tick_age)
+            PoolCollector(
+                pools=lambda: list(self.pools.values()),
+                tick_age=lambda: self.loop.tick_age,
+                calls_dropped=lambda: self.call_log.dropped,
+            )
         )
         self.calendar.rearm(self.schedule)
         self.calendar.start()
@@ -150,12 +273,22 @@ class Runtime:
 
     async def stop(self) -> None:
         """Stop everything, keep what the controllers have learned, and close all connections."""
+        # A statement that is cancelled in the middle costs its connection: let a reload come to its end first.
+        async with self._reloading:
+            await self._watch.stop()
         for service in reversed(self._services()):
             await service.stop()
         await self.calendar.stop()
         for pool in self.pools.values():
             await pool.upstream.close()
         await self.store.close()
+
+    async def _open(self) -> None:
+        """Know who may come in. Raises ConfigError where stored keys were made under another secret."""
+        people = entrance(self.settings, store=self.store, clock=self.clock, directory=self.tenants)
+        await check_secret(people, self.settings)
+        await people.begin(self.settings, self.clock)
+        self._people = people
 
     async def reload(self) -> None:
         """Bring what is stored now into force, before the next dispatch."""
@@ -195,7 +328,91 @@ class Runtime:
         )
 
     def _services(self) -> list[Service]:
-        return [self.loop, self.history, *self.probes.values(), self._watch]
+        return [
+            *([self._people.ring] if self._people is not None else []),
+            self.loop,
+            self.call_log,
+            self.history,
+            *self.probes.values(),
+            self._watch,
+            self.keeper,
+            self.webhook_sender,
+            self.rescuer,
+            self.forecaster,
+            self.worker,
+        ]
+
+    def _build_batches(self) -> None:
+        settings, store, files, clock = self.settings, self.store, self.files, self.clock
+        kept = timedelta(days=settings.batch_retention_days)
+        self.batches = Batches(
+            store=store,
+            files=files,
+            clock=clock,
+            wake=self.wake,
+            retention=kept,
+            file_bytes=settings.batch_file_bytes,
+        )
+        self.closer = Closer(store=store, files=files, clock=clock, retention=kept)
+        limits = IntakeLimits(lines=settings.batch_lines, line_bytes=settings.body_limit)
+        intake = Intake(store=store, files=files, clock=clock, route=self._route, limits=limits)
+        self.keeper = Keeper(store=store, intake=intake, closer=self.closer, wake=self.wake)
+        self.pruner = Pruner(store=store, files=files, retention=kept)
+        self.rescuer = Rescuer(store=store, clock=clock)
+        self.worker = BatchWorker(
+            store=store,
+            files=files,
+            pools=self.pools,
+            clock=clock,
+            wake=self.wake,
+            owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+            emit=self.outbox.add,
+            # Whoever holds the data folder is alone on its SQLite; a PostgreSQL may have other processes.
+            alone=settings.database_url.startswith("sqlite"),
+            grace_s=settings.shutdown_grace,
+        )
+        self.forecaster = Forecaster(store=store, batches=store, clock=clock, conditions=self._conditions)
+        self.batch_queries = BatchQueries(store=store, clock=clock, eta=self.forecaster.eta, why=self._why_no_batch)
+
+    def _build_webhooks(self) -> None:
+        store, clock, hosts = self.store, self.clock, self.settings.webhook_hosts
+        self.webhooks = Webhooks(store=store, clock=clock, hosts=hosts, key=self._signing_key)
+        client = HttpWebhookClient(hosts=hosts)
+        self.webhook_sender = WebhookSender(store=store, client=client, clock=clock, key=self._signing_key)
+
+    def _signing_key(self, endpoint: str) -> bytes:
+        return endpoint_key(self._webhook_key, endpoint)
+
+    @cached_property
+    def _webhook_key(self) -> bytes:
+        return derived(secret_of(self.settings), PURPOSE)
+
+    def _route(self, model: str) -> tuple[str, str] | None:
+        found = serving(self.pools.values(), model)
+        return (found[0].name, found[1]) if found is not None else None
+
+    def _conditions(self) -> Mapping[str, Conditions]:
+        return {
+            name: Conditions(
+                settings=pool.settings,
+                schedule=self.schedule,
+                quota=pool.dispatcher.quota(),
+                bounds=pool.controller.bounds,
+                backed_off_s=pool.dispatcher.backed_off_for(),
+            )
+            for name, pool in self.pools.items()
+        }
+
+    def _why_no_batch(self, name: str) -> str | None:
+        """Return what keeps a pool from starting batch at all now, in words."""
+        pool = self.pools.get(name)
+        if pool is None:
+            return f"pool {name}, which is not set up here"
+        if pool.settings.pause is not None:
+            return f"batch of pool {name}, paused by {pool.settings.pause.by}"
+        if pool.dispatcher.quota() == 0:
+            return f"quota: that of pool {name} is 0"
+        return None
 
     async def _add_pool(self, config: PoolConfig) -> None:
         key = config.api_key.get_secret_value() if config.api_key else None
@@ -204,11 +421,12 @@ class Runtime:
             settings=await self.store.pool(config.name),
             schedule=self.schedule,
             clock=self.clock,
-            upstream=HttpUpstream(base_url=config.base_url, api_key=key, transport=AiohttpTransport()),
+            upstream=http_upstream(config.base_url, key),
             emit=self.outbox.add,
             saved=await self.store.saved_limit(config.name),
             instruments=self.instruments,
             period=self.settings.tick,
+            on_end=self.call_log.of_pool(config.name) if self.settings.call_log_rows else None,
         )
         self.pools[config.name] = pool
         self._controllers[config.name] = pool.controller

@@ -17,7 +17,9 @@ from core.errors import ConfigError
 Origin = Literal["default", "file", ".env", "environment", "command line"]
 PREFIX = "TIDEGATE_"
 DEFAULT_FILE = Path("tidegate.toml")
-UNSHOWN = frozenset({"upstream", "base_url", "upstream_key", "api_key", "key", "database"})
+UNSHOWN = frozenset(
+    {"upstream", "base_url", "upstream_key", "api_key", "key", "database", "secret", "client_secret", "file_key"}
+)
 MASK = "********"
 
 

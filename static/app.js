@@ -15,6 +15,17 @@
     store("theme", root.dataset.theme);
   });
 
+  // The clipboard is there over https alone; elsewhere what is selected is copied the old way.
+  document.querySelectorAll("[data-copy]").forEach((button) => {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const field = document.getElementById(button.dataset.copy);
+      field.select();
+      try { await navigator.clipboard.writeText(field.value); } catch { document.execCommand("copy"); }
+      button.textContent = "Copied";
+    });
+  });
+
   const main = $("#main");
   const url = main.getAttribute("hx-sse:connect");
   const poll = main.getAttribute("hx-get");

@@ -16,7 +16,7 @@ from core.operations import PoolPatch
 from core.pools import Pool
 from core.quotas import PoolSettings
 from core.runtime import Runtime
-from web.auth import Keys
+from web.auth import identity_of
 from web.errors import error_body, error_headers, invalid_request
 from web.schemas import (
     Json,
@@ -30,6 +30,8 @@ from web.schemas import (
     source_name,
     transition_json,
 )
+from web.versions import based_on as base_version
+from web.versions import if_match
 
 MAX_BODY = 1024 * 1024
 MAX_DECISIONS = 1000
@@ -47,7 +49,7 @@ class _Stale(Exception):
 
 
 def _endpoint(handler: Endpoint) -> Endpoint:
-    """Check the key, and turn errors into answers in OpenAI's shape."""
+    """Note who asks, and turn errors into answers in OpenAI's shape."""
 
     @wraps(handler)
     async def answered(request: Request) -> Response:
@@ -85,11 +87,11 @@ async def pool(request: Request) -> Response:
 async def change_pool(request: Request) -> Response:
     """Change a pool; the new settings are in force when this answers."""
     runtime, found = _runtime(request), _pool(request)
-    seen = _if_match(request)
+    seen = if_match(request)
     patch = patch_of(await _body(request))
     try:
         stored = await runtime.settings_store.pool(found.name)
-        based_on = _based_on(seen, stored.version)
+        based_on = base_version(seen, stored.version)
         await runtime.operations.change_pool(found.name, patch, by=request.state.by, based_on=based_on)
     except StaleVersion:
         await runtime.reload()
@@ -126,10 +128,10 @@ async def schedule(request: Request) -> Response:
 async def change_schedule(request: Request) -> Response:
     """Replace the schedule; it is in force when this answers."""
     runtime = _runtime(request)
-    seen = _if_match(request)
+    seen = if_match(request)
     wanted = schedule_of(await _body(request))
     try:
-        based_on = _based_on(seen, (await runtime.settings_store.schedule()).version)
+        based_on = base_version(seen, (await runtime.settings_store.schedule()).version)
         saved = await runtime.operations.change_schedule(wanted, by=request.state.by, based_on=based_on)
     except StaleVersion:
         raise _Stale(schedule_json(await runtime.settings_store.schedule())) from None
@@ -169,13 +171,8 @@ def _runtime(request: Request) -> Runtime:
 
 
 def _who(request: Request) -> str:
-    """Return the name under which changes are recorded. Raises RequestError 401 where a key is needed."""
-    state = request.app.state
-    if getattr(state, "operator_keys", None) is None:
-        state.operator_keys = Keys(_runtime(request).settings.keys)
-    keys: Keys = state.operator_keys
-    authorization = request.headers.get("authorization")
-    return keys.identify(authorization.encode("latin-1") if authorization else None).key or "operator"
+    """Return the name under which changes are recorded."""
+    return identity_of(request.scope).name
 
 
 def _pool(request: Request) -> Pool:
@@ -215,29 +212,6 @@ def _shadowed_by(runtime: Runtime, found: Pool, patch: PoolPatch) -> str | None:
 
 def _held(settings: PoolSettings, runtime: Runtime) -> bool:
     return settings.hold is not None and settings.hold.active(runtime.clock.now())
-
-
-def _if_match(request: Request) -> frozenset[int] | None:
-    """Return the versions in If-Match, `None` for `*`. Raises RequestError: 428 without it, 400 for no version."""
-    header = request.headers.get("if-match")
-    if header is None:
-        message = 'Send If-Match with the ETag that GET answered, such as If-Match: "3"; * overrides on purpose.'
-        raise _refusal(428, "precondition_required", message, "If-Match")
-    if header.strip() == "*":
-        return None
-    versions = [tag.strip().removeprefix("W/").strip('"') for tag in header.split(",")]
-    if not all(tag.isascii() and tag.isdigit() and len(tag) < 19 for tag in versions):
-        raise invalid_request(f'If-Match must be an ETag such as "3", or *, not {header[:60]!r}.', "If-Match")
-    return frozenset(int(tag) for tag in versions)
-
-
-def _based_on(seen: frozenset[int] | None, present: int) -> int | None:
-    """Return the version to base a change on, `None` to override. Raises StaleVersion."""
-    if seen is None:
-        return None
-    if present not in seen:
-        raise StaleVersion(max(seen), present)
-    return present
 
 
 async def _body(request: Request) -> object:

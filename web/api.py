@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from core.errors import InvalidValue, NotFound, RequestError
 from core.runtime import Runtime
-from web.auth import Identity
+from web.auth import Identity, identity_of
 from web.errors import error_body, error_headers, invalid_request
-from web.front import Front, request_id_of
+from web.front import request_id_of
 
 MAX_BODY = 1024 * 1024
 CLIENT_GONE = 499
@@ -21,14 +21,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def endpoint(handler: Endpoint) -> Endpoint:
-    """Check the key, and turn errors into answers in OpenAI's shape."""
+    """Turn errors into answers in OpenAI's shape."""
 
     @wraps(handler)
     async def answered(request: Request) -> Response:
         headers = dict(request.scope["headers"])
-        front: Front = request.app.state.front
         try:
-            request.state.identity = front.keys.identify(headers.get(b"authorization"))
             answer = await handler(request)
         except RequestError as error:
             answer = error_answer(error)
@@ -45,9 +43,8 @@ def endpoint(handler: Endpoint) -> Endpoint:
 
 
 def identity(request: Request) -> Identity:
-    """Return who asks; only within an `endpoint`."""
-    who: Identity = request.state.identity
-    return who
+    """Return who asks."""
+    return identity_of(request.scope)
 
 
 def runtime(request: Request) -> Runtime:

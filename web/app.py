@@ -8,17 +8,38 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from core.config import Settings
 from core.errors import RequestError
+from core.people.permissions import Action
 from core.runtime import Runtime
-from web import admin, batch_short, batches, dashboard, files, health, simple
+from web import (
+    accounts,
+    admin,
+    batch_short,
+    batches,
+    dashboard,
+    eta,
+    files,
+    health,
+    oidc,
+    people_api,
+    sign_in,
+    simple,
+    tenants,
+    trail,
+    webhooks,
+)
 from web.errors import send_error
 from web.front import Front
+from web.gate import Gate
 from web.headers import SecurityHeaders
 from web.inference import Inference
+from web.permissions import Guarded, guarded
 from web.ui import running
+
+HOT_PATH = "/v1/chat/completions"
 
 
 class _Inference:
@@ -27,6 +48,18 @@ class _Inference:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         endpoint: Inference = scope["app"].state.inference
         await endpoint(scope, receive, send)
+
+
+class _Shortcut:
+    """ASGI middleware: takes chat calls straight to their endpoint, past the table of routes, which costs a tenth."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._chat = Guarded(_Inference(), Action.INFER)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        hot = scope["type"] == "http" and scope["path"] == HOT_PATH and scope["method"] == "POST"
+        await (self._chat if hot else self._app)(scope, receive, send)
 
 
 class _Models:
@@ -55,10 +88,12 @@ def routes() -> list[BaseRoute]:
     """Return all routes, the hot ones first."""
     inference = _Inference()
     return [
-        Route("/v1/chat/completions", inference, methods=["POST"]),
+        Route(HOT_PATH, inference, methods=["POST"]),
         *files.ROUTES,
         *batches.ROUTES,
         *batch_short.ROUTES,
+        *eta.ROUTES,
+        *webhooks.ROUTES,
         Route("/v1/models", _Models(), methods=["GET"]),
         Route("/v1/models/{model:path}", _Models(), methods=["GET"]),
         Route("/v1/{path:path}", inference, methods=["POST"]),
@@ -67,6 +102,12 @@ def routes() -> list[BaseRoute]:
         *health.ROUTES,
         *simple.ROUTES,
         *admin.ROUTES,
+        *people_api.ROUTES,
+        *trail.ROUTES,
+        *sign_in.ROUTES,
+        *oidc.ROUTES,
+        *tenants.ROUTES,
+        *accounts.ROUTES,
         *dashboard.ROUTES,
     ]
 
@@ -79,6 +120,7 @@ def create_app(settings: Settings) -> Starlette:
         runtime = Runtime(settings=settings)
         try:
             await runtime.start()
+            app.state.gate = Gate(runtime=runtime)
             app.state.front = Front(runtime=runtime)
             app.state.inference = Inference(front=app.state.front)
             app.state.runtime = runtime
@@ -88,4 +130,5 @@ def create_app(settings: Settings) -> Starlette:
             await runtime.stop()
 
     hosts = [settings.host, *settings.allowed_hosts]
-    return Starlette(routes=routes(), lifespan=lifespan, middleware=[Middleware(SecurityHeaders, hosts=hosts)])
+    middleware = [Middleware(SecurityHeaders, hosts=hosts), Middleware(_Shortcut)]
+    return Starlette(routes=guarded(routes()), lifespan=lifespan, middleware=middleware)

@@ -1,52 +1,24 @@
-"""Who sends a request: the key's tenant and lanes."""
+"""What a request may do that its sender is known of: the lane it runs in, and the models it may name."""
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from core.config import KeyConfig
+from starlette.types import Scope
+
 from core.errors import RequestError
 from core.lanes import Lane
+from core.people.identity import ANY_MODEL, Identity
 from web.errors import invalid_request
 
+__all__ = ["IDENTITY", "Identity", "check_model", "choose_lane", "identity_of", "may_use"]
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """On whose behalf a request runs, the lane it runs in unless lowered, and the lanes it may use at all."""
-
-    tenant: str
-    lane: Lane
-    lanes: frozenset[Lane]
-    key: str | None = None
+IDENTITY = "tidegate.identity"
+"""Where in a request's scope stands who sent it."""
 
 
-OPEN = Identity("default", Lane.INTERACTIVE, frozenset(Lane))
-
-
-class Keys:
-    """The API keys. Without any, everyone is tenant `default` in both lanes."""
-
-    def __init__(self, keys: Sequence[KeyConfig]) -> None:
-        self._identities = {
-            _digest(key.key.get_secret_value().encode()): Identity(key.tenant, key.lane, frozenset(key.lanes), key.name)
-            for key in keys
-        }
-
-    def identify(self, authorization: bytes | None) -> Identity:
-        """Return who sent this `Authorization` header. Raises RequestError 401 `invalid_api_key`."""
-        if not self._identities:
-            return OPEN
-        scheme, _, token = (authorization or b"").partition(b" ")
-        identity = self._identities.get(_digest(token.strip())) if scheme.lower() == b"bearer" else None
-        if identity is None:
-            raise RequestError(
-                401,
-                "invalid_api_key",
-                "This needs a valid API key: send it as `Authorization: Bearer KEY`.",
-                type="invalid_request_error",
-                should_retry=False,
-            )
-        return identity
+def identity_of(scope: Scope) -> Identity:
+    """Return who sent a request, as the guard of its route found out (see `web.permissions`)."""
+    identity: Identity = scope[IDENTITY]
+    return identity
 
 
 def choose_lane(
@@ -74,5 +46,18 @@ def choose_lane(
     return lane
 
 
-def _digest(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
+def may_use(identity: Identity, model: str) -> bool:
+    """Tell whether who asks may name this model."""
+    return identity.models == ANY_MODEL or any(fnmatchcase(model, glob) for glob in identity.models)
+
+
+def check_model(identity: Identity, model: str | None) -> None:
+    """Raise RequestError 403 `model_not_allowed` unless who asks may name this model, or names none."""
+    if identity.models == ANY_MODEL or (model is not None and may_use(identity, model)):
+        return
+    message = (
+        "This key may not be used without naming a model." if model is None else "This key may not use that model."
+    )
+    raise RequestError(
+        403, "model_not_allowed", message, type="invalid_request_error", param="model", should_retry=False
+    )

@@ -175,7 +175,9 @@ class Bench:
         flood = Flood(caller=caller, batches=ITEMS, width=width, stream=plan.stream, on_end=batch.append)
         await self._reset_counts()
         start = clock.monotonic()
-        acts = (self._until_answered(users, seconds), flood.run(), self._tick(name, seconds))
+        acts = [self._until_answered(users, seconds), self._tick(name, seconds)]
+        if width:
+            acts.append(flood.run())
         await play(self._stage, *acts, seconds=seconds + PATIENCE / plan.speed)
         if self._stage.stopped.is_set():
             raise Interrupted

@@ -15,6 +15,7 @@ from core.history import Sample
 
 WIDTH, HEIGHT = 1000, 240
 POINTS = 300
+QUOTA_STEPS = 90
 SPANS = {"5m": timedelta(minutes=5), "15m": timedelta(minutes=15), "2h": timedelta(hours=2)}
 SPAN_WORDS = {"5m": "5 minutes", "15m": "15 minutes", "2h": "2 hours"}
 _HEADROOM = 1.15
@@ -104,7 +105,7 @@ def chart(
         title=_title(samples, span),
         latency=_line([(s.at, scale.y_s(s.p95_s) if s.p95_s is not None else None) for s in points], scale),
         limit=_steps([(s.at, scale.y_slots(s.limit)) for s in points], scale),
-        quota=_steps([(s.at, scale.y_slots(s.quota)) for s in points], scale),
+        quota=_steps([(at, scale.y_slots(quota)) for at, quota in _means(samples, SPANS[span] / QUOTA_STEPS)], scale),
         target_y=round(scale.y_s(samples[-1].budget_s) * 100, 2),
         marks=_marks(decisions, scale, zone),
         left=tuple(f"{scale.most_s * part:.3g} s" for part in (1, 0.5, 0)),
@@ -112,6 +113,21 @@ def chart(
         bottom=_times(scale, zone),
         rows=_rows(samples, zone),
     )
+
+
+def _means(samples: Sequence[Sample], width: timedelta) -> list[tuple[datetime, float]]:
+    """Return the mean quota of each stretch of `width`.
+
+    The quota gives way to every interactive request and comes back after it, many times a minute: drawn as it is, it
+    would be a block of colour.
+    """
+    stretches: list[list[Sample]] = []
+    for sample in samples:
+        if not stretches or sample.at - stretches[-1][0].at >= width:
+            stretches.append([])
+        stretches[-1].append(sample)
+    means = [(part[0].at, sum(sample.quota for sample in part) / len(part)) for part in stretches]
+    return [*means, (samples[-1].at, means[-1][1])]
 
 
 def _scale(samples: Sequence[Sample], start: datetime, end: datetime) -> _Scale:

@@ -13,6 +13,7 @@ from core.addresses import base_url
 from core.config import Settings, pool_settings
 from core.errors import ConfigError
 from core.sources import Loaded, load, shown
+from web import cli_audit, cli_batch, cli_people
 
 app = typer.Typer(
     name="tidegate",
@@ -21,6 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+app.add_typer(cli_audit.app)
+app.add_typer(cli_batch.app)
+app.add_typer(cli_people.keys)
+app.add_typer(cli_people.accounts)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="The settings file. (default tidegate.toml, if there)")
@@ -44,6 +50,7 @@ def serve(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Where no upstream is set, start a simulated model server beside it.")
     ] = False,
+    setup: Annotated[bool, typer.Option("--setup", help="Print a one-time link that makes the first admin.")] = False,
 ) -> None:
     """Run the gateway."""
     given = {
@@ -56,10 +63,10 @@ def serve(
         "log_level": log_level,
         "log_format": log_format,
     }
-    _serve(_load(config, given), simulate=simulate)
+    _serve(_load(config, given), simulate=simulate, set_up=setup)
 
 
-def _serve(loaded: Loaded, *, simulate: bool) -> None:
+def _serve(loaded: Loaded, *, simulate: bool, set_up: bool) -> None:
     from core import logs
     from web import serving
 
@@ -67,7 +74,7 @@ def _serve(loaded: Loaded, *, simulate: bool) -> None:
     logs.configure(level=settings.log_level, style=settings.log_format, secrets=settings.secrets())
     _warn(loaded)
     if not simulate or settings.pools or settings.upstream is not None:
-        serving.serve(settings, on_ready=_say_ready)
+        serving.serve(settings, on_ready=_say_ready, set_up=set_up, on_set_up=_say_set_up)
         return
     from web.simulated import simulated_upstream
 
@@ -77,7 +84,7 @@ def _serve(loaded: Loaded, *, simulate: bool) -> None:
         )
 
     with simulated_upstream(slots=_with_upstream(settings, "http://127.0.0.1/v1").pool_configs[0].slots) as upstream:
-        serving.serve(_with_upstream(settings, upstream), on_ready=say)
+        serving.serve(_with_upstream(settings, upstream), on_ready=say, set_up=set_up, on_set_up=_say_set_up)
 
 
 def _with_upstream(settings: Settings, upstream: str) -> Settings:
@@ -87,6 +94,11 @@ def _with_upstream(settings: Settings, upstream: str) -> Settings:
 def _say_ready(address: str, more: str = "") -> None:
     typer.echo(f"Tidegate is ready. {more}".rstrip())
     typer.echo(f"  Dashboard   {address}/\n  OpenAI API  {address}/v1")
+    sys.stdout.flush()
+
+
+def _say_set_up(link: str) -> None:
+    typer.echo(f"  Set-up      {link}\n              (makes the first admin; works once, for a day)")
     sys.stdout.flush()
 
 

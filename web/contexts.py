@@ -21,12 +21,30 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class NavLink:
+    """One page in the navigation."""
+
+    name: str
+    href: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who looks at the page; without a name: anybody on this machine. `signed_in`: there is a session to end."""
+
+    name: str
+    role: str
+    signed_in: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Shell(Context):
     """What every page needs.
 
     `page` is its name in the navigation, `stream` where its live parts come from ("": it has none), `poll` whether they
     are asked for every 5 s instead of sent each second, `scripts` whether the browser files are there, `refresh`
-    whether the page reloads itself where JavaScript is off.
+    whether the page reloads itself where JavaScript is off. `nav` are the pages that the `visitor` may see.
     """
 
     page: str
@@ -35,6 +53,8 @@ class Shell(Context):
     poll: bool
     scripts: bool
     refresh: bool
+    nav: tuple[NavLink, ...]
+    visitor: Visitor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +376,100 @@ class SchedulePage(Shell):
     zone: str
     version: int
     applied: Applied | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One entry of the audit trail as a line; `revert` tells whether what it changed can be put back."""
+
+    number: int
+    at: str
+    day: str
+    iso: str
+    who: str
+    what: str
+    moved: str
+    reason: str
+    way: str
+    automatic: bool
+    revert: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage(Shell):
+    """GET /audit."""
+
+    template: ClassVar[str] = "audit.html"
+
+    rows: tuple[AuditRow, ...]
+    values: dict[str, str]
+    kinds: tuple[Choice, ...]
+    export: str
+    older: str
+    zone: str
+    applied: Applied | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """What putting an entry back would do now, on which version; `refused` tells why it cannot be done ("")."""
+
+    changes: tuple[Change, ...]
+    version: int
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPage(Shell):
+    """GET /audit/{number}: one entry in full."""
+
+    template: ClassVar[str] = "entry.html"
+
+    row: AuditRow
+    changes: tuple[Change, ...]
+    before: str
+    after: str
+    hash: str
+    previous: str
+    revert: Revert | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallLogRow:
+    """One call of the call log as a line."""
+
+    at: str
+    day: str
+    iso: str
+    request: str
+    who: str
+    where: str
+    lane: str
+    batch: str
+    outcome: str
+    good: bool
+    waited: str
+    first: str
+    total: str
+    tokens: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallsPage(Shell):
+    """GET /audit/calls."""
+
+    template: ClassVar[str] = "calls.html"
+
+    rows: tuple[CallLogRow, ...]
+    values: dict[str, str]
+    pools: tuple[Choice, ...]
+    lanes: tuple[Choice, ...]
+    outcomes: tuple[Choice, ...]
+    export: str
+    older: str
+    kept: str
+    zone: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,12 @@ from starlette.types import Scope
 from core.control.decisions import Decision
 from core.errors import NotFound
 from core.paths import STATIC
-from web import schedule, tuning
+from core.people.identity import ASKING
+from core.people.permissions import scope
+from web import audit, batch_pages, schedule, tuning
 from web.charts import SPANS
 from web.contexts import Choice, DecisionsPage, OverviewPage
-from web.live import DEFAULT_SPAN, Watched, decision_rows
+from web.live import BATCH_PAGES, DEFAULT_SPAN, Watched, decision_rows
 from web.sse import Full
 from web.ui import Ui, html, see_other, ui_of
 
@@ -27,6 +29,7 @@ _ACTORS = {
     "restart": "restarts",
 }
 _PAGE = 100
+MOST_WATCHED = 4000
 _MOST = 1000
 
 
@@ -102,7 +105,14 @@ def _older(query: list[tuple[str, str]], shown: int) -> str:
 def _watched(request: Request) -> Watched:
     """Return what the query asks to watch. Raises NotFound."""
     query = request.query_params
-    watched = Watched(query.get("page", "overview"), query.get("pool", ""), query.get("span", DEFAULT_SPAN))
+    page = query.get("page", "overview")
+    watched = Watched(
+        page=page,
+        pool=query.get("pool", ""),
+        span=query.get("span", DEFAULT_SPAN),
+        of=query.get("of", "")[:MOST_WATCHED],
+        tenant=scope(ASKING.get()) if page in BATCH_PAGES else None,
+    )
     ui_of(request).parts.check(watched)
     return watched
 
@@ -161,5 +171,7 @@ ROUTES: list[BaseRoute] = [
     Route("/ui/undo", undo, methods=["POST"]),
     *tuning.ROUTES,
     *schedule.ROUTES,
+    *batch_pages.ROUTES,
+    *audit.ROUTES,
     Mount("/static", Static(directory=STATIC)),
 ]

@@ -1,8 +1,8 @@
 """What the endpoints that take LLM requests share: who asks, for which pool, with what body; is the client there."""
 
 import asyncio
-import re
 import random
+import re
 import secrets
 
 import msgspec
@@ -14,7 +14,6 @@ from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import Runtime
 from core.scheduling.gateway import Exchange, read_answer
-from web.auth import Keys
 from web.routing import Router
 
 # A call shorter than this is not worth a task that watches for its client's leaving.
@@ -30,11 +29,11 @@ class ClientGone(Exception):
 
 
 class Front:
-    """The keys and pools of a running gateway, as its endpoints need them."""
+    """The pools of a running gateway, and the limits of tenants, as its endpoints need them."""
 
     def __init__(self, *, runtime: Runtime) -> None:
         self.pools = runtime.pools
-        self.keys = Keys(runtime.settings.keys)
+        self.limits = runtime.tenant_limits
         self.router = Router(list(runtime.pools.values()))
         self.body_limit = runtime.settings.body_limit
 
@@ -49,10 +48,11 @@ class Watch:
         self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start)
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Watch no longer. Lets the task go, which by its frames refers to this: that would be garbage in a circle."""
         self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
     def _start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._watch(), name="watch client")

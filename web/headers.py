@@ -15,6 +15,7 @@ CSP = (
 )
 SESSION_COOKIE = "tidegate_session"
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_BROWSERS_HEADERS = frozenset({b"origin", b"sec-fetch-site", b"cookie"})
 _FOREIGN_SITES = frozenset({"cross-site", "same-site"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -33,7 +34,7 @@ class SecurityHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the request, then pass it on."""
-        if scope["type"] != "http":
+        if scope["type"] != "http" or self._is_plain_call(scope):
             await self._app(scope, receive, send)
             return
         refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
@@ -43,6 +44,18 @@ class SecurityHeaders:
             await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, _with_headers(send))
+
+    def _is_plain_call(self, scope: Scope) -> bool:
+        """Tell at little cost whether this is a call of the API that no browser can have sent, to a known host."""
+        if not scope["path"].startswith("/v1/"):
+            return False
+        host = b""
+        for key, value in scope["headers"]:
+            if key in _BROWSERS_HEADERS:
+                return False
+            if key == b"host":
+                host = host or value
+        return self._known(host.decode("latin-1"))
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[str, str] | None:
         """Return (code, message) of why this request is refused, `None` where it may pass."""

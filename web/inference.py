@@ -12,7 +12,7 @@ from core.errors import RequestError
 from core.lanes import Lane, Outcome
 from core.pools import Pool
 from core.scheduling.calls import Call, Headers
-from web.auth import Identity, choose_lane
+from web.auth import Identity, check_model, choose_lane, identity_of, may_use
 from web.errors import RawHeaders, send_error
 from web.front import ClientGone, Front, Watch, list_models, read_body, request_id_of
 from web.replies import AsgiReply, BrokenOff
@@ -59,16 +59,20 @@ class Inference:
         request_id = request_id_of(headers)
         lane = Lane.INTERACTIVE
         try:
-            identity = self._front.keys.identify(headers.get(b"authorization"))
+            identity = identity_of(scope)
             lane = identity.lane
             call, pool = await self._read_call(scope, headers, receive, identity, request_id)
+            self._front.limits.enter(call.tenant, call.lane)
         except RequestError as error:
             log.info("refused", request_id=request_id, code=error.code, status=error.status)
             await send_error(send, error, _early_headers(request_id, lane))
         except ClientGone:
             log.info("client left while sending", request_id=request_id)
         else:
-            await self.answer(call, pool, receive, send)
+            try:
+                await self.answer(call, pool, receive, send)
+            finally:
+                self._front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
 
     async def answer(self, call: Call, pool: Pool, receive: Receive, send: Send) -> None:
         """Run `call` through its pool's gateway and answer with what comes, watching for the client's leaving."""
@@ -99,6 +103,7 @@ class Inference:
         body = await read_body(receive, headers, self._front.body_limit)
         routing = _routing(body, path, headers.get(b"content-type", b""))
         lane = choose_lane(identity, asked=_text(headers.get(b"x-tidegate-lane")), service_tier=routing.service_tier)
+        check_model(identity, routing.model)
         pool, model = self._front.router.find(routing.model)
         if routing.model is not None and model != routing.model:
             body = with_model(body, model)
@@ -115,6 +120,7 @@ class Inference:
             max_tokens=routing.max_tokens,
             has_tokens=path not in WITHOUT_TOKENS,
             max_wait=_patience(headers, lane, stream=routing.stream),
+            key=identity.key or "",
         )
         return call, pool
 
@@ -123,8 +129,7 @@ class Inference:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
         try:
-            self._front.keys.identify(headers.get(b"authorization"))
-            body = await self._list_models(scope.get("path_params", {}).get("model"))
+            body = await self._list_models(scope.get("path_params", {}).get("model"), identity_of(scope))
         except RequestError as error:
             await send_error(send, error, _early_headers(request_id, Lane.INTERACTIVE))
             return
@@ -132,14 +137,15 @@ class Inference:
         await send({"type": "http.response.start", "status": 200, "headers": own})
         await send({"type": "http.response.body", "body": msgspec.json.encode(body)})
 
-    async def _list_models(self, wanted: str | None) -> object:
+    async def _list_models(self, wanted: str | None, identity: Identity) -> object:
         pools = list(self._front.pools.values())
         answers = await asyncio.gather(*(list_models(pool) for pool in pools), return_exceptions=True)
         found: dict[str, dict[str, object]] = {}
         for pool, answer in zip(pools, answers, strict=True):
             if isinstance(answer, list):
                 for model in self._served(pool, answer):
-                    found.setdefault(str(model["id"]), model)
+                    if may_use(identity, str(model["id"])):
+                        found.setdefault(str(model["id"]), model)
         failed = [answer for answer in answers if isinstance(answer, BaseException)]
         if failed and not found:
             raise failed[0]

@@ -13,21 +13,29 @@ from core.overview import pool_view, upcoming
 from core.pools import Pool
 from core.runtime import Runtime
 from web import charts
+from web.batch_live import BatchParts
 from web.contexts import ChartPanel, Context, DecisionRow, DecisionsLive, InForce, Live, PoolRow, ScheduleLive, SpanLink
 from web.templating import render
 
 DEFAULT_SPAN = "15m"
+BATCH_PAGES = frozenset({"batches", "batch"})
 _ROWS = 6
 _MARKS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What one browser watches: a page, the pool it shows ("" for all), how far back its chart goes."""
+    """What one browser watches: a page, the pool it shows ("" for all), how far back its chart goes.
+
+    `of` is the batch of the page `batch`, and those shown in `batches`; `tenant` is the only one whose batches may be
+    seen (None: all).
+    """
 
     page: str
     pool: str = ""
     span: str = DEFAULT_SPAN
+    of: str = ""
+    tenant: str | None = None
 
 
 class LiveParts:
@@ -35,6 +43,7 @@ class LiveParts:
 
     def __init__(self, *, runtime: Runtime) -> None:
         self.runtime = runtime
+        self.batches = BatchParts(runtime=runtime)
 
     @property
     def zone(self) -> tzinfo:
@@ -57,7 +66,7 @@ class LiveParts:
 
     def check(self, watched: Watched) -> None:
         """Raise NotFound unless there is such a page, pool and span."""
-        if watched.page not in {"overview", "schedule", "decisions"}:
+        if watched.page not in {"overview", "schedule", "decisions", *BATCH_PAGES}:
             raise NotFound("page", watched.page)
         if watched.span not in charts.SPANS:
             raise NotFound("span", watched.span)
@@ -74,6 +83,8 @@ class LiveParts:
             return [("#live", self.schedule_strip())]
         if watched.page == "decisions":
             return [("#live", await self.decisions_strip(watched.pool))]
+        if watched.page in BATCH_PAGES:
+            return await self.batches.parts(watched.page, watched.of, watched.tenant, whole)
         pool = self.pool(watched.pool)
         live: list[tuple[str, Context]] = [("#live", self.overview(pool, watched.span))]
         return [*live, ("#chart", await self.panel(pool, watched.span))] if whole else live

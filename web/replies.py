@@ -36,10 +36,13 @@ class AsgiReply:
         if self._head_sent:
             self._refusal = [] if status >= 400 else None
             return
-        passed = [(key, value) for key, value in headers if key.lower() not in _NOT_PASSED_ON]
-        self._event_stream = any(
-            key.lower() == b"content-type" and value.startswith(b"text/event-stream") for key, value in passed
-        )
+        passed = []
+        for key, value in headers:
+            name = key.lower()
+            if name not in _NOT_PASSED_ON:
+                passed.append((key, value))
+                if name == b"content-type":
+                    self._event_stream = value.startswith(b"text/event-stream")
         if status >= 400:
             passed = [_honest(header) for header in passed]
         await self._send_head(status, passed)

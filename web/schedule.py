@@ -27,7 +27,7 @@ from web.contexts import (
 )
 from web.live import Watched
 from web.schedule_form import KINDS, Typed
-from web.ui import OPERATOR, Done, Ui, form_values, html, see_other, ui_of
+from web.ui import Done, Ui, acting, form_values, html, see_other, ui_of
 
 _COMING = 10
 _DAYS = 8.0
@@ -78,7 +78,7 @@ async def save(request: Request) -> Response:
             raise InvalidValue("reason", "Give a reason: the next person will want to know.")
         after = schedule_form.changed(before, typed)
         saved = await ui.runtime.operations.change_schedule(
-            after, by=OPERATOR, note=reason, based_on=_version(typed.values)
+            after, by=acting(), note=reason, based_on=_version(typed.values)
         )
     except InvalidValue as error:
         return _again(ui, typed, 422, errors={schedule_form.field_of(error): error.message})
@@ -106,7 +106,7 @@ async def delete(request: Request) -> Response:
         return _ask(ui, kind, name, error="Give a reason.", status=422)
     try:
         saved = await ui.runtime.operations.change_schedule(
-            schedule_form.without(before, kind, name), by=OPERATOR, note=reason, based_on=_version(values)
+            schedule_form.without(before, kind, name), by=acting(), note=reason, based_on=_version(values)
         )
     except StaleVersion:
         await ui.runtime.reload()
@@ -123,7 +123,7 @@ async def _saved(ui: Ui, before: Schedule, saved: Schedule, sentence: str, reaso
     back = partial(
         ui.runtime.operations.change_schedule,
         before,
-        by=OPERATOR,
+        by=acting(),
         note=f"undo: {reason}"[:200],
         based_on=saved.version,
     )

@@ -20,24 +20,53 @@ from uvicorn.server import HANDLED_SIGNALS
 
 from core.addresses import is_loopback
 from core.config import Settings
+from core.entrance import Doors
 from core.errors import ConfigError, TidegateError
+from web.one_write import OneWriteProtocol
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 THREADS_END_S = 0.5
-COLLECTOR_THRESHOLDS = (50_000, 20, 50)
+COLLECTOR_THRESHOLDS = (20_000, 10, 20)
 LOCK_NAME = "tidegate.lock"
 
 log = structlog.get_logger(__name__)
 
 
-def refuse_exposure(settings: Settings) -> None:
-    """Raise ConfigError where Tidegate would be reachable from other machines although nobody has to sign in."""
-    if not settings.insecure and not is_loopback(settings.host):
+def refuse_exposure(settings: Settings, doors: Doors) -> None:
+    """Raise ConfigError where Tidegate would be reachable from other machines although nobody has to sign in.
+
+    With `insecure` it is said loudly instead.
+    """
+    if doors.guarded or is_loopback(settings.host):
+        return
+    lacking = " and ".join(
+        [*(["an admin account"] if not doors.admin else []), *(["an API key"] if not doors.keys else [])]
+    )
+    if not settings.insecure:
+        commands = ["`tidegate accounts create NAME --role admin`"] if not doors.admin else []
+        commands += ["`tidegate keys create --tenant TEAM --name NAME`"] if not doors.keys else []
         raise ConfigError(
-            f"host = {settings.host!r}: reachable beyond this machine while nobody has to sign in; "
-            "keep 127.0.0.1, or add --insecure if you mean it"
+            f"host = {settings.host!r}: reachable beyond this machine while there is no {lacking.removeprefix('an ')}; "
+            f"make one with {' and '.join(commands)}, keep 127.0.0.1, or add --insecure if you mean it"
         )
+    may = "call the models" if doors.admin else "see and change everything here" + ("" if doors.keys else ", and call")
+    log.warning(f"INSECURE: whoever reaches {settings.host} may {may} without signing in; make {lacking}")
+
+
+def look_at_doors(settings: Settings, *, set_up: bool) -> Doors | None:
+    """Return what guards a gateway that other machines reach, or for which a set-up link is asked; else `None`."""
+    if is_loopback(settings.host) and not set_up:
+        return None
+    from core.runtime import doors
+
+    found: list[Doors] = []
+
+    async def look() -> None:
+        found.append(await doors(settings, set_up=set_up or settings.insecure))
+
+    run_to_end(look())
+    return found[0]
 
 
 def prepare_folder(settings: Settings) -> Path:
@@ -158,6 +187,9 @@ async def run_app(
         hub = getattr(app.state, "hub", None)
         if hub is not None:
             loop.call_soon_threadsafe(hub.close)
+        runtime = getattr(app.state, "runtime", None)
+        if runtime is not None:
+            loop.call_soon_threadsafe(runtime.worker.drain)
 
     server = Server(server_config(app, grace_s), on_ready=on_ready, on_stop=end_streams)
     with server.capture_signals():
@@ -182,7 +214,7 @@ def server_config(app: Starlette, grace_s: int) -> uvicorn.Config:
     """Return how uvicorn serves `app`; its logs go where all logs go."""
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=OneWriteProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -231,12 +263,25 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def serve(settings: Settings, *, on_ready: Callable[[str], object]) -> None:
-    """Run the gateway until it is told to stop; `on_ready` gets its address. Raises ConfigError."""
-    refuse_exposure(settings)
+def serve(
+    settings: Settings,
+    *,
+    on_ready: Callable[[str], object],
+    set_up: bool = False,
+    on_set_up: Callable[[str], object] = lambda link: None,
+) -> None:
+    """Run the gateway until it is told to stop; `on_ready` gets its address. Raises ConfigError.
+
+    `on_set_up` gets the one-time link that makes the first admin, where `set_up` asks for it or anybody could come in.
+    """
     _ = settings.pool_configs
     raise_open_files()
-    with locked(prepare_folder(settings)), listen(settings.host, settings.port) as bound:
+    with contextlib.ExitStack() as held:
+        held.enter_context(locked(prepare_folder(settings)))
+        doors = look_at_doors(settings, set_up=set_up)
+        if doors is not None:
+            refuse_exposure(settings, doors)
+        bound = held.enter_context(listen(settings.host, settings.port))
         from web.app import create_app
 
         address = url_of(bound)
@@ -245,5 +290,7 @@ def serve(settings: Settings, *, on_ready: Callable[[str], object]) -> None:
         def ready() -> None:
             rest_the_collector()
             on_ready(address)
+            if doors is not None and doors.set_up is not None:
+                on_set_up(f"{settings.public_url or address}/setup?token={doors.set_up}")
 
         run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, on_ready=ready))

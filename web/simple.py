@@ -9,7 +9,7 @@ from core.errors import RequestError
 from core.lanes import Outcome
 from core.pools import Pool
 from core.scheduling.calls import Call, Headers
-from web.auth import choose_lane
+from web.auth import check_model, choose_lane, identity_of
 from web.errors import error_headers, invalid_request
 from web.front import Front, Watch, list_models, read_body, request_id_of
 
@@ -64,12 +64,14 @@ async def chat(request: Request) -> Response:
     reply = CollectedReply()
     try:
         call, pool = await _read(request, front, request_id)
+        front.limits.enter(call.tenant, call.lane)
         exchange = pool.gateway.exchange(call, reply)
         watch = Watch(exchange, request.receive)
         try:
             outcome = await exchange.run()
         finally:
             watch.stop()
+            front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
         if reply.error is not None:
             raise reply.error
         if outcome is not Outcome.SUCCESS:
@@ -83,11 +85,12 @@ async def chat(request: Request) -> Response:
 
 async def _read(request: Request, front: Front, request_id: str) -> tuple[Call, Pool]:
     headers = dict(request.scope["headers"])
-    identity = front.keys.identify(headers.get(b"authorization"))
+    identity = identity_of(request.scope)
     body = await read_body(request.receive, headers, front.body_limit)
     fields = _fields(body)
     lane = choose_lane(identity, asked=fields.type, param="type")
     pool, model = await _pool_and_model(front, fields.model)
+    check_model(identity, fields.model if isinstance(fields.model, str) else model)
     given = {"max_tokens": fields.max_tokens, "temperature": fields.temperature}
     sent = {"model": model, "messages": _messages(fields), **{k: v for k, v in given.items() if v is not None}}
     call = Call(
@@ -98,6 +101,7 @@ async def _read(request: Request, front: Front, request_id: str) -> tuple[Call, 
         path="/chat/completions",
         body=msgspec.json.encode(sent),
         headers=[(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())],
+        key=identity.key or "",
     )
     return call, pool
 

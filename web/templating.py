@@ -10,6 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 from core import wording
 from core.paths import STATIC, TEMPLATES
+from core.people.identity import ASKING
+from core.people.permissions import Action, may
 from web.contexts import Context
 
 
@@ -25,6 +27,7 @@ def environment() -> Environment:
     )
     env.globals["asset"] = asset
     env.globals["words"] = wording
+    env.globals["may"] = may_visitor
     return env
 
 
@@ -34,6 +37,11 @@ def render(context: Context) -> str:
     if context.variable:
         values = {context.variable: context}
     return environment().get_template(context.template).render(values)
+
+
+def may_visitor(action: str) -> bool:
+    """Tell whether who looks at the page may do this; what he may not is not shown."""
+    return may(ASKING.get(), Action(action))
 
 
 @cache

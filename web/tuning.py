@@ -21,9 +21,9 @@ from web.contexts import Applied, OverviewPage, Tuning
 from web.live import DEFAULT_SPAN, Watched, overview_href
 from web.tuning_form import Tuned
 from web.ui import (
-    OPERATOR,
     Done,
     Ui,
+    acting,
     form_values,
     html,
     see_other,
@@ -136,7 +136,7 @@ async def pause(request: Request) -> Response:
     patch = PoolPatch(pause=wanted, reason=values["reason"].strip())
     try:
         saved = await ui.runtime.operations.change_pool(
-            pool.name, patch, by=OPERATOR, based_on=_version(values, "version")
+            pool.name, patch, by=acting(), based_on=_version(values, "version")
         )
     except StaleVersion:
         await ui.runtime.reload()
@@ -196,7 +196,7 @@ async def _change(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading, values: Ma
     patch = _pool_patch(tuned, reading, with_bounds=source == "base")
     if patch.given:
         saved = await ui.runtime.operations.change_pool(
-            pool.name, patch, by=OPERATOR, based_on=_version(values, "version")
+            pool.name, patch, by=acting(), based_on=_version(values, "version")
         )
         undo.append(_restore(ui, saved, _inverse(patch, reading)))
         told.append(_pool_told(saved, patch, ui))
@@ -217,11 +217,11 @@ async def _change_schedule(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading, b
     patch = _bounds_patch(tuned, reading)
     source = reading.bounds.source
     if tuned.scope == "source" or source.startswith("one_off:"):
-        after = await operations.edit_source(source, patch, by=OPERATOR, note=tuned.reason, based_on=based_on)
+        after = await operations.edit_source(source, patch, by=acting(), note=tuned.reason, based_on=based_on)
     else:
-        after = await operations.add_one_off(patch, pool=pool.name, by=OPERATOR, reason=tuned.reason, based_on=based_on)
+        after = await operations.add_one_off(patch, pool=pool.name, by=acting(), reason=tuned.reason, based_on=based_on)
     return partial(
-        operations.change_schedule, before, by=OPERATOR, note=f"undo: {tuned.reason}"[:200], based_on=after.version
+        operations.change_schedule, before, by=acting(), note=f"undo: {tuned.reason}"[:200], based_on=after.version
     )
 
 
@@ -284,7 +284,7 @@ def _inverse(patch: PoolPatch, reading: Reading) -> PoolPatch:
 
 
 def _restore(ui: Ui, saved: PoolSettings, back: PoolPatch) -> Undo:
-    return partial(ui.runtime.operations.change_pool, saved.name, back, by=OPERATOR, based_on=saved.version)
+    return partial(ui.runtime.operations.change_pool, saved.name, back, by=acting(), based_on=saved.version)
 
 
 def _pool_told(saved: PoolSettings, patch: PoolPatch, ui: Ui) -> str:

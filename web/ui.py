@@ -16,15 +16,25 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from core import wording
 from core.errors import NotFound
+from core.people.identity import ASKING, Identity, Role
+from core.people.permissions import Action, may
 from core.runtime import Runtime
-from web.contexts import Applied, Context, ErrorPage
-from web.live import LiveParts, Watched
+from web.contexts import Applied, Context, ErrorPage, NavLink, Visitor
+from web.live import BATCH_PAGES, LiveParts, Watched
 from web.sse import Hub
 from web.templating import has_bundle, render
 
 UNDO_FOR = timedelta(minutes=10)
 _UNDO_MOST = 64
-OPERATOR = "operator"
+NAVIGATION = (
+    ("Overview", "/", Action.SEE),
+    ("Batches", "/batches", Action.BATCH_READ),
+    ("Schedule", "/schedule", Action.SEE),
+    ("Decisions", "/decisions", Action.SEE),
+    ("Audit", "/audit", Action.AUDIT_READ),
+    ("Tenants", "/tenants", Action.TENANTS),
+    ("Accounts", "/accounts", Action.ACCOUNTS),
+)
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +84,8 @@ class ShellFields(TypedDict):
     poll: bool
     scripts: bool
     refresh: bool
+    nav: tuple[NavLink, ...]
+    visitor: Visitor | None
 
 
 class Ui:
@@ -88,7 +100,7 @@ class Ui:
     def shell(self, page: str, title: str, *, refresh: bool, watched: Watched | None = None) -> ShellFields:
         """Return what every page context has; `watched` is what is live on it."""
         poll = self.runtime.settings.live == "poll"
-        query = urlencode({"page": watched.page, "pool": watched.pool, "span": watched.span}) if watched else ""
+        query = urlencode(_watch_query(watched)) if watched else ""
         stream = f"/ui/{'live' if poll else 'stream'}?{query}" if watched else ""
         return {
             "page": page,
@@ -97,7 +109,18 @@ class Ui:
             "poll": poll,
             "scripts": has_bundle(),
             "refresh": refresh,
+            "nav": navigation(page, ASKING.get()),
+            "visitor": self._visitor(),
         }
+
+    def _visitor(self) -> Visitor | None:
+        """Return who looks at the page, as its head shows it; `None` for who has not signed in yet."""
+        asking = ASKING.get()
+        if asking.account is not None:
+            return Visitor(asking.account, asking.role.value, signed_in=asking.session is not None)
+        if asking.role is not Role.ADMIN:
+            return None
+        return Visitor("", "", signed_in=False)
 
     def not_found(self, error: NotFound) -> Response:
         """Return the page for something that does not exist."""
@@ -131,10 +154,26 @@ async def running(app: Starlette, runtime: Runtime) -> AsyncIterator[Ui]:
         await ui.hub.stop()
 
 
+def navigation(page: str, asking: Identity) -> tuple[NavLink, ...]:
+    """Return the pages that who asks may see; `page` is the one that is shown."""
+    return tuple(NavLink(name, href, name == page) for name, href, action in NAVIGATION if may(asking, action))
+
+
+def acting() -> str:
+    """Return the name under which what is changed by this request is recorded."""
+    return ASKING.get().name
+
+
 def ui_of(request: Request) -> Ui:
     """Return the pages' view of the running application."""
     ui: Ui = request.app.state.ui
     return ui
+
+
+def _watch_query(watched: Watched) -> dict[str, str]:
+    if watched.of or watched.page in BATCH_PAGES:
+        return {"page": watched.page, "of": watched.of}
+    return {"page": watched.page, "pool": watched.pool, "span": watched.span}
 
 
 def wants_fragment(request: Request) -> bool:

@@ -18,6 +18,9 @@ class BatchStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+FINAL_STATUSES = frozenset((BatchStatus.FAILED, BatchStatus.COMPLETED, BatchStatus.EXPIRED, BatchStatus.CANCELLED))
+
+
 class ItemState(StrEnum):
     """One request line: pending and running may change, the others are final.
 
@@ -142,6 +145,37 @@ class BatchPause:
     since: datetime
 
 
+class EtaState(StrEnum):
+    """Whether a time can be told: `learning` for want of data, `paused` while nothing may start."""
+
+    ESTIMATED = "estimated"
+    LEARNING = "learning"
+    PAUSED = "paused"
+    DONE = "done"
+
+
+class Risk(StrEnum):
+    """Whether a batch will be done within its window."""
+
+    ON_TIME = "on_time"
+    AT_RISK = "at_risk"
+    WILL_MISS = "will_miss"
+
+
+@dataclass(frozen=True, slots=True)
+class Eta:
+    """When a batch will be done: p5, p50 and p95, `None` unless estimated. `basis` tells what that rests on."""
+
+    state: EtaState
+    as_of: datetime
+    low: datetime | None = None
+    mid: datetime | None = None
+    high: datetime | None = None
+    basis: str = ""
+    waiting_for: str | None = None
+    risk: Risk | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """A durable batch. `total`, `completed` and `failed` count items and never fall; `version` rises at each change.
@@ -198,3 +232,29 @@ class Batch:
     def left(self) -> int:
         """Items without a final state."""
         return self.total - self.completed - self.failed
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the status is final."""
+        return self.status in FINAL_STATUSES
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When the final status was reached."""
+        ends = {
+            BatchStatus.FAILED: self.failed_at,
+            BatchStatus.COMPLETED: self.completed_at,
+            BatchStatus.EXPIRED: self.expired_at,
+            BatchStatus.CANCELLED: self.cancelled_at,
+        }
+        return ends.get(self.status)
+
+    @property
+    def output_file(self) -> str:
+        """The FileStore's id of the file to which results of this batch are appended, from the first on."""
+        return f"file-{self.id.removeprefix('batch_')}-output"
+
+    @property
+    def error_file(self) -> str:
+        """The FileStore's id of the file to which failed lines of this batch are appended, from the first on."""
+        return f"file-{self.id.removeprefix('batch_')}-error"

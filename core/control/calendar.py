@@ -1,4 +1,4 @@
-"""Wakes the controller at window edges and prunes old decisions. Never decides anything: the truth is the clock's."""
+"""Wakes the controller at window edges and prunes what is old. Never decides anything: the truth is the clock's."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,10 +11,14 @@ from core.ports import Clock
 
 EDGE = "window edge"
 PRUNE = "prune decisions"
+SWEEP = "sweep"
+TRIM = "trim"
+TRIM_EVERY = timedelta(minutes=5)
 
 
 class Calendar:
-    """Calls `wake` at each edge of the schedule's rules, and `prune(before)` at the start and daily.
+    """Calls `wake` at each edge of the schedule's rules, `prune(before)` at the start and daily, `sweep(now)` hourly,
+    `trim(now)` every five minutes.
 
     A job that is late however much runs once when it can; one that is lost, late or doubled changes nothing, as `wake`
     may come at any time. `start` and `stop` may be called twice, and again after each other.
@@ -28,12 +32,16 @@ class Calendar:
         wake: Callable[[], object],
         prune: Callable[[datetime], Awaitable[object]],
         retention: timedelta,
+        sweep: Callable[[datetime], Awaitable[object]] | None = None,
+        trim: Callable[[datetime], Awaitable[object]] | None = None,
     ) -> None:
         self._clock = clock
         self._schedule = schedule
         self._wake = wake
         self._prune = prune
         self._retention = retention
+        self._sweep = sweep
+        self._trim = trim
         self._scheduler: AsyncIOScheduler | None = None
 
     @property
@@ -53,6 +61,14 @@ class Calendar:
         self._scheduler.add_job(
             self._prune_old, "interval", days=1, id=PRUNE, next_run_time=datetime.now(UTC), replace_existing=True
         )
+        if self._sweep is not None:
+            self._scheduler.add_job(
+                self._sweep_old, "interval", hours=1, id=SWEEP, next_run_time=datetime.now(UTC), replace_existing=True
+            )
+        if self._trim is not None:
+            self._scheduler.add_job(
+                self._trim_much, "interval", seconds=TRIM_EVERY.total_seconds(), id=TRIM, replace_existing=True
+            )
         self._arm()
 
     async def stop(self) -> None:
@@ -85,3 +101,11 @@ class Calendar:
 
     async def _prune_old(self) -> None:
         await self._prune(self._clock.now() - self._retention)
+
+    async def _sweep_old(self) -> None:
+        if self._sweep is not None:
+            await self._sweep(self._clock.now())
+
+    async def _trim_much(self) -> None:
+        if self._trim is not None:
+            await self._trim(self._clock.now())

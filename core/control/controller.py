@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from core.config import PoolConfig
 from core.control import wallclock
 from core.control.decisions import Decision, Trigger
 from core.control.journal import Journal
@@ -77,7 +76,7 @@ class PoolController:
         *,
         settings: PoolSettings,
         schedule: Schedule,
-        config: PoolConfig,
+        pull_backs: bool,
         clock: Clock,
         board: SampleBoard,
         dispatcher: Actuator,
@@ -92,7 +91,7 @@ class PoolController:
         self.last_tick = clock.monotonic()
         self._settings = settings
         self._schedule = schedule
-        self._pull_backs = config.pull_backs
+        self._pull_backs = pull_backs
         self._clock = clock
         self._board = board
         self._dispatcher = dispatcher

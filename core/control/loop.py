@@ -83,6 +83,7 @@ class ControlLoop(Service):
         self._settings = settings
         self._woken = asyncio.Event()
         self._dirty = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._saved: dict[str, tuple[float, float]] = {}
         self._failing: set[str] = set()
 
@@ -110,7 +111,9 @@ class ControlLoop(Service):
     async def stop(self) -> None:
         """Stop the loop, then store what is left, if the stores allow."""
         was_running = self.running
-        await super().stop()
+        # A statement that is cancelled in the middle costs its connection: let the writer come to its pause first.
+        async with self._writing:
+            await super().stop()
         if was_running:
             self._saved.clear()
             await self._write()
@@ -158,9 +161,10 @@ class ControlLoop(Service):
             await self._write()
 
     async def _write(self) -> None:
-        await self._write_decisions()
-        for name, controller in list(self._controllers.items()):
-            await self._save(name, controller)
+        async with self._writing:
+            await self._write_decisions()
+            for name, controller in list(self._controllers.items()):
+                await self._save(name, controller)
 
     async def _write_decisions(self) -> None:
         rows = self._outbox.take()

@@ -16,7 +16,7 @@ class Call:
 
     `has_tokens` is False where the answer has no generated tokens (embeddings). `durable` marks an item that can be
     sent again at any time without anyone noticing. `source` names the batch, or the tenant of a synchronous call.
-    `max_wait` bounds the wait for a slot, in seconds, below the lane's own bound.
+    `max_wait` bounds the wait for a slot, in seconds, below the lane's own bound. `key` is the name of the API key.
 
     The gateway fills in `queued_s`, the seconds that the call waited for its slot(s), and the token counts of the
     answer; `estimated` tells that the server sent no usage and content pieces were counted instead.
@@ -35,6 +35,7 @@ class Call:
     durable: bool = False
     source: str = ""
     max_wait: float | None = None
+    key: str = ""
     queued_s: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
@@ -43,6 +44,8 @@ class Call:
 
 class Reply(Protocol):
     """Takes an answer as it comes. The gateway calls `start`, `send` any number of times, then `finish`; or `fail`.
+
+    The answer to a durable call that was pulled back begins anew with another `start`: what came before is void.
 
     `heartbeat` may come before `start`: it sends the head of an event stream with status 200 if need be, so that
     whatever fails later is told inside the stream. Each call may wait for a slow client.

@@ -6,6 +6,7 @@ calls `pump`, which starts all that may start.
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.errors import Rejected
@@ -20,6 +21,7 @@ HOLD_AFTER_PULL_BACK_S = 0.5
 UNKNOWN_FIRST_TOKEN_S = 0.05
 # The server must have seen the abort before the slot is used again, or it would briefly hold one request too many.
 ABORT_GRACE_S = 0.05
+TIMER_ROUNDING_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Dispatcher:
     Holds: in flight <= slots; batch in flight <= slots - reserve; no batch request starts while an interactive one
     waits, nor above the quota, but for one overdue batch request (see `_start_overdue`). Lowering a limit lets running
     work finish.
+
+    `on_room`, if set, is called whenever there may be room for more batch (see `room`); it only notes the fact.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Dispatcher:
     ) -> None:
         self.limits = limits
         self.stats = DispatcherStats()
+        self.on_room: Callable[[], None] | None = None
         self._slots = slots
         self._clock = clock
         self._most = {Lane.INTERACTIVE: interactive_queue, Lane.BATCH: batch_queue}
@@ -149,7 +154,7 @@ class Dispatcher:
     def hold_batch(self, seconds: float) -> None:
         """Start no batch for `seconds`."""
         self._held_until = max(self._held_until, self._clock.monotonic() + seconds)
-        self._clock.call_later(seconds, self.pump)
+        self._clock.call_later(seconds, self._hold_over)
 
     def back_off(self, seconds: float) -> None:
         """Start no batch for `seconds`, overdue or not, because the upstream asked for it."""
@@ -159,7 +164,7 @@ class Dispatcher:
         self.stats.back_offs += 1
         self.stats.back_off_seconds += until - max(self._clock.monotonic(), self._backed_off_until)
         self._backed_off_until = until
-        self._clock.call_later(seconds, self.pump)
+        self._clock.call_later(seconds, self._hold_over)
 
     def pull_back_for_refusal(self) -> bool:
         """Pull the youngest batch request back because the provider refused an interactive one; tell whether one was.
@@ -190,6 +195,19 @@ class Dispatcher:
     def quota(self) -> int:
         """Return how many slots batch may hold now."""
         return batch_quota(self.limits, self.demand())
+
+    def room(self) -> int:
+        """Return how many more batch requests a feeder should submit now: those that may run, and one standing by.
+
+        The one standing by shows that batch has work, and so whether the limit is what stops it. 0 while batch is
+        paused, held or backed off.
+        """
+        limits, now = self.limits, self._clock.monotonic()
+        if limits.paused or limits.hold == 0 or now < self._held_until or now < self._backed_off_until:
+            return 0
+        backlog, most = len(self._queues[Lane.BATCH]), self._most[Lane.BATCH]
+        free = self.quota() - self._slots.in_flight[Lane.BATCH]
+        return max(0, min(free + 1, max(free, most)) - backlog)
 
     def demand(self) -> int:
         """Return the interactive demand that the quota leaves room for: in flight and waiting, or its recent peak."""
@@ -227,6 +245,18 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Start everything that may start now."""
+        self._start_all()
+        if self.on_room is not None and self.room():
+            self.on_room()
+
+    def _hold_over(self) -> None:
+        """Go on after a hold; a timer of whole milliseconds may come a little before the time it was set for."""
+        early = max(self._held_until, self._backed_off_until) - self._clock.monotonic()
+        if 0 < early < TIMER_ROUNDING_S:
+            self._clock.call_later(TIMER_ROUNDING_S, self._hold_over)
+        self.pump()
+
+    def _start_all(self) -> None:
         now = self._clock.monotonic()
         interactive, batch = self._queues[Lane.INTERACTIVE], self._queues[Lane.BATCH]
         if batch:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.config import LaneTimeouts, PoolConfig
@@ -21,6 +22,11 @@ from core.scheduling.tickets import Ticket
 HEARTBEAT_EVERY_S = 5.0
 REFUSAL_RETRY_S = 0.05
 MOST_PATIENT_RETRY_AFTER_S = 1.0
+
+_REDIRECTED = "The model server answered with a redirect, which is never followed. Its address must be corrected."
+
+OnEnd = Callable[[Call, Observation, Outcome, int, float], object]
+"""Is told of each call that ended, its outcome, the status it was answered with (0: none) and the monotonic time."""
 
 
 @dataclass(slots=True)
@@ -44,6 +50,7 @@ class Gateway:
         upstream: Upstream,
         clock: Clock,
         meters: PoolMeters,
+        on_end: OnEnd | None = None,
     ) -> None:
         self.config = config
         self.dispatcher = dispatcher
@@ -51,6 +58,7 @@ class Gateway:
         self.upstream = upstream
         self.clock = clock
         self.meters = meters
+        self.on_end = on_end
         self.stats = GatewayStats()
 
     def exchange(self, call: Call, reply: Reply) -> "Exchange":
@@ -98,6 +106,12 @@ class Exchange:
         self._aborted: Outcome | None = None
         self._refused_before = False
         self._connection_failed = False
+        self._status = 0
+
+    @property
+    def started(self) -> float | None:
+        """When the call got its slot, in monotonic seconds; `None` before, and again after a pull-back."""
+        return self._observation.started
 
     def abort(self, outcome: Outcome) -> None:
         """Break the exchange off: the client is gone, or the process stops."""
@@ -115,6 +129,7 @@ class Exchange:
             outcome = await self._answer()
         except RequestError as error:
             outcome = _outcome_of(error)
+            self._status = error.status
             self._stop_heartbeats()
             await self._reply.fail(error)
         except Interrupted as stop:
@@ -122,6 +137,7 @@ class Exchange:
         finally:
             self._stop_heartbeats()
             self._record(outcome)
+            self._ticket.let_go()
         return outcome
 
     async def _answer(self) -> Outcome:
@@ -134,6 +150,8 @@ class Exchange:
             now = self._clock.monotonic()
             self._call.queued_s += now - waits_since
             self._observation.started = now
+            if self._call.durable:
+                self._total_until = now + self._timeouts.total
             outcome = await self._use_slot()
             if outcome is not Outcome.PREEMPTED:
                 return outcome
@@ -220,10 +238,13 @@ class Exchange:
     async def _send_and_relay(self) -> tuple[Outcome, bool]:
         """Send the request and pass the answer on; return the outcome and whether the answer was left unread."""
         answer = await self._send()
+        self._status = answer.status
         try:
             if answer.status >= 400:
                 await self._pass_refusal_on(answer)
                 return _outcome_of_status(answer.status), False
+            if answer.status >= 300:
+                raise UpstreamFailed(502, "upstream_error", _REDIRECTED)
             await self._relay(answer)
             return Outcome.SUCCESS, False
         finally:
@@ -288,12 +309,13 @@ class Exchange:
         streamed = _is_event_stream(answer.headers)
         self._observation.streamed = streamed
         scan = StreamScan(self._call.path) if streamed else BodyScan()
+        begun = False
         while piece := await answer.read():
             self._await_next_byte()
             self._observe(scan.feed(piece), streamed)
-            if not self._reply.started:
+            if not begun:
+                begun = self._ticket.answered = True
                 self._stop_heartbeats()
-                self._ticket.answered = True
                 await self._reply.start(answer.status, answer.headers)
             await self._reply.send(piece)
         if isinstance(scan, BodyScan):
@@ -301,7 +323,7 @@ class Exchange:
         self._count_tokens(scan)
         if not scan.complete:
             raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
-        if not self._reply.started:
+        if not begun:
             await self._reply.start(answer.status, answer.headers)
         await self._reply.finish()
 
@@ -339,6 +361,8 @@ class Exchange:
             output_tokens=call.output_tokens,
             estimated=call.estimated,
         )
+        if self._gateway.on_end is not None:
+            self._gateway.on_end(call, seen, outcome, self._status, now)
 
     # Heartbeats
 

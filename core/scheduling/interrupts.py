@@ -1,6 +1,7 @@
 """Breaking off what a task waits for, with a reason: by a deadline, or from outside."""
 
 import asyncio
+import math
 from types import TracebackType
 
 from core.lanes import Outcome, PullBack
@@ -31,6 +32,9 @@ class Scope:
         self._cancelling = 0
         self._cancelled = False
         self._timer: TimerHandle | None = None
+        self._timer_at = math.inf
+        self._due = math.inf
+        self._due_reason: Reason = ""
         self._soon: asyncio.Handle | None = None
         self._reason: Reason | None = None
 
@@ -68,10 +72,26 @@ class Scope:
             self._cancel()
 
     def deadline(self, seconds: float, reason: Reason) -> None:
-        """Interrupt with `reason` after `seconds`, instead of any deadline set before."""
+        """Interrupt with `reason` after `seconds`, instead of any deadline set before.
+
+        Putting a deadline off, as every piece of an answer does, costs no timer: the one that is set looks again.
+        """
+        self._due, self._due_reason = self._clock.monotonic() + max(0.0, seconds), reason
+        if self._timer is None or self._due < self._timer_at:
+            self._arm()
+
+    def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.call_later(max(0.0, seconds), self.interrupt, reason)
+        self._timer_at = self._due
+        self._timer = self._clock.call_later(max(0.0, self._due - self._clock.monotonic()), self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        if self._due > self._timer_at:
+            self._arm()
+        else:
+            self.interrupt(self._due_reason)
 
     def _cancel(self) -> None:
         self._soon = None
@@ -80,10 +100,12 @@ class Scope:
             self._task.cancel()
 
     def _disarm(self) -> None:
-        for handle in (self._timer, self._soon):
-            if handle is not None:
-                handle.cancel()
-        self._timer = self._soon = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     def _take_reason(self) -> Reason:
         reason, self._reason = self._reason, None

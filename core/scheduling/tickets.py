@@ -42,6 +42,17 @@ class Ticket:
         exempt = self.overdue or self.pulling or self.pull_backs >= MOST_PULL_BACKS
         return not exempt and (self.durable or not self.answered)
 
+    def let_go(self) -> None:
+        """Call the owner no more: its request has ended.
+
+        Owner and ticket refer to each other; parted, both are freed at once instead of by the garbage collector.
+        """
+        self.on_grant = self.on_pull_back = _nobody
+
+
+def _nobody(*_: object) -> None:
+    """Take the call for an owner that is gone."""
+
 
 class LaneQueue:
     """Tickets in the order in which they will start; every operation is O(1)."""

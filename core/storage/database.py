@@ -1,12 +1,13 @@
 """One engine for both databases: SQLite in WAL with immediate write transactions, or PostgreSQL."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -17,6 +18,8 @@ from core.errors import ConfigError
 
 BUSY_TIMEOUT_S = 30
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgres": "postgresql+asyncpg", "postgresql": "postgresql+asyncpg"}
+
+T = TypeVar("T")
 
 
 class Database:
@@ -32,6 +35,7 @@ class Database:
         self.engine = _engine(database_url(url))
         self._immediate = self.engine.execution_options(immediate=True)
         self._one_writer = asyncio.Lock() if self.is_sqlite else None
+        self._writer = WriterThread(self.engine.url) if self.is_sqlite else None
 
     @property
     def is_sqlite(self) -> bool:
@@ -49,6 +53,18 @@ class Database:
         """Give a session in one transaction: committed at the end, rolled back if anything is raised."""
         async with self._turn(), AsyncSession(self._immediate, expire_on_commit=False) as session, session.begin():
             yield session
+
+    async def work(self, do: Callable[[Connection], T], *, durable: bool = True) -> T:
+        """Run `do` on a connection in one write transaction, committed unless it raises, and return what it returns.
+
+        For the hot statements: on SQLite the whole transaction is one hop to a thread, not one for each statement, and
+        one that is not `durable` does not wait for the disk: a power cut, not a crash, may undo it.
+        """
+        if self._writer is None:
+            async with self._immediate.begin() as connection:
+                return await connection.run_sync(do)
+        async with self._turn():
+            return await self._writer.run(do, durable=durable)
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[AsyncConnection]:
@@ -68,9 +84,54 @@ class Database:
     async def close(self) -> None:
         """Close all connections. Legal twice."""
         await self.engine.dispose()
+        if self._writer is not None:
+            self._writer.close()
 
     def _turn(self) -> AbstractAsyncContextManager[object]:
         return self._one_writer or nullcontext()
+
+
+class WriterThread:
+    """One thread with connections of its own to a SQLite database; all begin when they are first needed."""
+
+    def __init__(self, url: URL) -> None:
+        self._url = url.set(drivername="sqlite")
+        self._engines: dict[bool, Engine] = {}
+        self._thread: ThreadPoolExecutor | None = None
+
+    async def run(self, do: Callable[[Connection], T], *, durable: bool) -> T:
+        """Run `do` in a transaction there. Who is cancelled meanwhile leaves only when the transaction is over."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "sqlite writer")
+        job = asyncio.get_running_loop().run_in_executor(self._thread, self._transact, do, durable)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            await asyncio.wait({job})
+            raise
+
+    def close(self) -> None:
+        """End thread and connection. Legal twice."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(self._dispose)
+            thread.shutdown()
+
+    def _transact(self, do: Callable[[Connection], T], durable: bool) -> T:
+        engine = self._engines.get(durable)
+        if engine is None:
+            engine = create_engine(self._url, pool_size=1, **_sqlite_options())
+            _listen(engine)
+            if not durable:
+                event.listen(engine, "connect", _wait_for_no_disk)
+            self._engines[durable] = engine = engine.execution_options(immediate=True)
+        with engine.begin() as connection:
+            return do(connection)
+
+    def _dispose(self) -> None:
+        for engine in self._engines.values():
+            engine.dispose()
+        self._engines.clear()
 
 
 def database_url(url: str) -> URL:
@@ -89,18 +150,28 @@ def database_url(url: str) -> URL:
 
 
 def _engine(url: URL) -> AsyncEngine:
-    options: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
     if url.get_backend_name() != "sqlite":
-        return create_async_engine(url, pool_pre_ping=True, **options)
-    engine = create_async_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return create_async_engine(url, pool_pre_ping=True, **_JSON)
+    engine = create_async_engine(url, **_sqlite_options())
+    _listen(engine.sync_engine)
     return engine
+
+
+def _sqlite_options() -> dict[str, Any]:
+    return {"connect_args": {"timeout": BUSY_TIMEOUT_S}, **_JSON}
+
+
+def _listen(engine: Engine) -> None:
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
 
 
 def _to_json(value: object) -> str:
     """Return JSON in which nothing is NaN or infinite: those are null."""
     return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+_JSON: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
@@ -109,6 +180,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _wait_for_no_disk(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _begin_sqlite(connection: Connection) -> None:

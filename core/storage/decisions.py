@@ -8,6 +8,8 @@ from sqlmodel import col, select
 
 from core.control.decisions import Decision
 from core.models import DecisionRow
+from core.people.audit import of_decision
+from core.storage.audit import append
 from core.storage.database import Database
 from core.storage.rows import decision_of, decision_row
 
@@ -22,10 +24,11 @@ class SqlDecisions:
         self._database = database
 
     async def append(self, decisions: Sequence[Decision]) -> None:
-        """Store them in order."""
+        """Store them in order, with the audit entries of those moves that no person made."""
         if decisions:
             async with self._database.write() as session:
                 session.add_all([decision_row(each) for each in decisions])
+                await append(session, [entry for each in decisions if (entry := of_decision(each)) is not None])
 
     async def recent(
         self, *, pool: str | None = None, since: datetime | None = None, limit: int = 100

@@ -11,8 +11,10 @@ from core.control.decisions import Decision
 from core.control.windows import Schedule
 from core.errors import NotFound, StaleVersion
 from core.models import SCHEDULE_ID, LimitRow, PoolRow, ScheduleRow
+from core.people.audit import AuditEntry
 from core.ports import SavedLimit
 from core.quotas import PoolSettings
+from core.storage.audit import append
 from core.storage.database import Database
 from core.storage.rows import decision_row, pool_columns, pool_of, schedule_columns, schedule_of
 
@@ -37,8 +39,15 @@ class SqlSettings:
         async with self._database.read() as session:
             return pool_of(_found(await session.get(PoolRow, name), "pool", name))
 
-    async def save_pool(self, settings: PoolSettings, *, based_on: int | None, decision: Decision) -> PoolSettings:
-        """Store the settings as the next version, with the decision."""
+    async def save_pool(
+        self,
+        settings: PoolSettings,
+        *,
+        based_on: int | None,
+        decision: Decision,
+        audit: Sequence[AuditEntry] = (),
+    ) -> PoolSettings:
+        """Store the settings as the next version, with the decision and the audit entries."""
         async with self._database.write() as session:
             stored = await session.get(PoolRow, settings.name, with_for_update=True)
             row = _found(stored, "pool", settings.name)
@@ -46,6 +55,7 @@ class SqlSettings:
             saved = replace(settings, version=row.version + 1)
             row.sqlmodel_update(pool_columns(saved))
             session.add(decision_row(replace(decision, config_version=saved.version)))
+            await append(session, audit)
             return saved
 
     async def schedule(self) -> Schedule:
@@ -54,9 +64,14 @@ class SqlSettings:
             return schedule_of(_found(await session.get(ScheduleRow, SCHEDULE_ID), "schedule", "schedule"))
 
     async def save_schedule(
-        self, schedule: Schedule, *, based_on: int | None, decisions: Sequence[Decision]
+        self,
+        schedule: Schedule,
+        *,
+        based_on: int | None,
+        decisions: Sequence[Decision],
+        audit: Sequence[AuditEntry] = (),
     ) -> Schedule:
-        """Store the schedule as the next version, with the decisions."""
+        """Store the schedule as the next version, with the decisions and the audit entries."""
         async with self._database.write() as session:
             stored = await session.get(ScheduleRow, SCHEDULE_ID, with_for_update=True)
             row = _found(stored, "schedule", "schedule")
@@ -64,6 +79,7 @@ class SqlSettings:
             saved = replace(schedule, version=row.version + 1)
             row.sqlmodel_update(schedule_columns(saved))
             session.add_all(decision_row(replace(each, config_version=saved.version)) for each in decisions)
+            await append(session, audit)
             return saved
 
     async def saved_limit(self, pool: str) -> SavedLimit | None:

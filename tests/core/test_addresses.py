@@ -62,6 +62,18 @@ def test_a_malformed_base_url_is_refused_without_being_repeated(given: str) -> N
         "fd00:ec2::254",
         "metadata.google.internal",
         "METADATA.google.internal.",
+        "169。254。169。254",
+        "１６９．254.169.254",
+        "64:ff9b::169.254.169.254",
+        "::169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "169.254.170.2",
+        "100.100.100.200",
+        "192.0.0.192",
+        "fd20:ce::254",
+        "0xA9.0xFE.0xA9.0xFE",
+        "0x00000000a9fea9fe",
+        "[fe80::1]",
     ],
 )
 def test_link_local_and_metadata_addresses_are_known_in_any_spelling(host: str) -> None:
@@ -75,9 +87,10 @@ def test_a_metadata_address_is_never_an_upstream() -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "10.0.0.5", "192.168.1.4", "gpu-7", "models.example", "::1"]
+    "host", ["127.0.0.1", "localhost", "10.0.0.5", "192.168.1.4", "gpu-7", "models.example", "::1", "0.0.0.0", "::"]
 )
 def test_loopback_and_private_upstreams_are_allowed(host: str) -> None:
+    """0.0.0.0, as model servers print it, leads to this machine and no further than 127.0.0.1 does."""
     assert not is_forbidden(host)
 
 

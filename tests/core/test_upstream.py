@@ -1,6 +1,7 @@
 """The HTTP client of the model server, against a real one."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import httpx2
@@ -8,13 +9,14 @@ import pytest
 
 from core.errors import UpstreamFailed
 from core.ports import UpstreamRequest
-from core.upstream import HttpUpstream
+from core.upstream import LONGEST_ERROR, HttpUpstream
 from tests.servers import running
 from web import mock_server
 
 STREAM = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":2000}'
 JSON = [(b"content-type", b"application/json")]
 CANARY = "sk-canary-7731"
+LONG_CANARY = f"{CANARY}-0123456789"
 
 pytestmark = pytest.mark.anyio
 
@@ -106,7 +108,8 @@ async def test_its_own_key_replaces_whatever_was_sent() -> None:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nset-cookie: a=b\r\ncontent-length: 0\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -123,3 +126,78 @@ async def test_its_own_key_replaces_whatever_was_sent() -> None:
         b"host: 127.0.0.1:%d" % port,
         b"x-a: 1",
     ]
+
+
+@contextlib.asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[HttpUpstream]:
+    """An upstream whose server answers each request with these bytes and closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        upstream = HttpUpstream(base_url=f"http://127.0.0.1:{port}/v1", api_key=LONG_CANARY)
+        yield upstream
+        await upstream.close()
+
+
+async def body_of(upstream: HttpUpstream) -> tuple[int, dict[bytes, bytes], bytes]:
+    answer = await upstream.send(UpstreamRequest("GET", "/models", b""))
+    body = b""
+    while piece := await answer.read():
+        body += piece
+    answer.close()
+    return answer.status, dict(answer.headers), body
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
+async def test_a_provider_that_echoes_the_key_in_an_error_does_not_give_it_away(status: int) -> None:
+    """R99 BerriAI/litellm#15799: in body and headers, with a length that is right."""
+    body = b'{"error":{"message":"Incorrect API key provided: %s"}}' % LONG_CANARY.encode()
+    head = b"HTTP/1.1 %d X\r\nx-debug: Bearer %s\r\ncontent-length: %d\r\n\r\n"
+    async with answering(head % (status, LONG_CANARY.encode(), len(body)) + body) as upstream:
+        told, headers, passed = await body_of(upstream)
+    assert told == status
+    assert LONG_CANARY.encode() not in passed + repr(headers).encode()
+    assert headers[b"content-length"] == str(len(passed)).encode()
+    assert b"Incorrect API key provided: ********" in passed
+
+
+async def test_a_key_echoed_inside_a_stream_is_masked() -> None:
+    event = b'data: {"error":{"message":"key %s"}}\n\n' % LONG_CANARY.encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    async with answering(head + event) as upstream:
+        _, _, passed = await body_of(upstream)
+    assert passed == b'data: {"error":{"message":"key ********"}}\n\n'
+
+
+async def test_an_error_body_is_bounded() -> None:
+    """R45 awsl-project/maxx PR#833: whoever stores it, stores no more."""
+    head = b"HTTP/1.1 500 Oops\r\ncontent-length: 5000000\r\n\r\n"
+    async with answering(head + b"x" * 5_000_000) as upstream:
+        _, headers, passed = await body_of(upstream)
+    assert len(passed) == LONGEST_ERROR
+    assert headers[b"content-length"] == str(LONGEST_ERROR).encode()
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    """R102 tashfeenahmed/freellmapi#443: a redirect to a metadata address."""
+    hits: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hits.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        upstream = HttpUpstream(base_url=f"http://127.0.0.1:{port}/v1", api_key=CANARY)
+        answer = await upstream.send(UpstreamRequest("GET", "/models", b""))
+        answer.close()
+        await upstream.close()
+    assert answer.status == 302
+    assert len(hits) == 1

@@ -14,6 +14,8 @@ from core.config import KeyConfig, PoolConfig, Settings
 from core.control.decisions import Decision, Trigger
 from core.runtime import Runtime
 from web.admin import ROUTES
+from web.gate import Gate
+from web.permissions import guarded
 
 pytestmark = pytest.mark.anyio
 
@@ -29,8 +31,9 @@ ALWAYS = {
 
 
 def app_of(runtime: Runtime) -> Starlette:
-    app = Starlette(routes=ROUTES)
+    app = Starlette(routes=guarded(ROUTES))
     app.state.runtime = runtime
+    app.state.gate = Gate(runtime=runtime)
     return app
 
 

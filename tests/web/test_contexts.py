@@ -7,19 +7,16 @@ import pytest
 from jinja2 import meta, nodes
 
 from core.paths import TEMPLATES
-from web import contexts
+from web import batch_contexts, contexts
 from web.contexts import Context, Shell
 from web.templating import environment
 
-GLOBALS = {"asset", "words"}
+GLOBALS = {"asset", "may", "words"}
 
 
+MADE = {each for module in (contexts, batch_contexts) for each in vars(module).values() if isinstance(each, type)}
 CONTEXTS = sorted(
-    (
-        each
-        for each in vars(contexts).values()
-        if isinstance(each, type) and issubclass(each, Context) and each.template
-    ),
+    (each for each in MADE if issubclass(each, Context) and each.template),
     key=lambda each: each.template,
 )
 
@@ -78,7 +75,7 @@ def test_a_page_uses_its_fields_and_no_other_name(context: type[Context]) -> Non
     inner = {each.variable for each in CONTEXTS if each.template in closure(context.template) and each.variable}
     assert names_used(context.template) - inner <= fields
     assert fields <= names_used(context.template)
-    assert inner - fields <= {"preview"}
+    assert inner - fields <= {"preview", "cells"}
 
 
 @pytest.mark.parametrize("context", [c for c in CONTEXTS if not issubclass(c, Shell)], ids=lambda c: c.template)
@@ -88,6 +85,6 @@ def test_a_partial_uses_the_fields_of_its_dataclass_and_no_other(context: type[C
 
 
 def test_contexts_are_frozen() -> None:
-    made = [each for each in vars(contexts).values() if dataclasses.is_dataclass(each) and isinstance(each, type)]
+    made = [each for each in MADE if dataclasses.is_dataclass(each)]
     assert len(made) > 20
     assert all(re.search("frozen=True", repr(each.__dataclass_params__)) for each in made)  # type: ignore[attr-defined]

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.clock import LoopClock
-from core.config import PoolConfig
 from core.control.controller import PoolController
 from core.control.decisions import Decision
 from core.control.limits import FixedLimit, Limit
@@ -102,7 +101,7 @@ class Pool:
         self.controller = PoolController(
             settings=self.settings,
             schedule=self.schedule,
-            config=PoolConfig(base_url="http://127.0.0.1:1/v1", pull_backs=self.pull_backs),
+            pull_backs=self.pull_backs,
             clock=self.clock,
             board=self.board,
             dispatcher=self.gate,
@@ -511,7 +510,7 @@ def test_r10_batch_alone_on_a_healthy_server_reaches_its_ceiling_within_a_minute
         controller = PoolController(
             settings=given,
             schedule=Schedule(),
-            config=PoolConfig(base_url="http://127.0.0.1:1/v1"),
+            pull_backs=True,
             clock=clock,
             board=SampleBoard(),
             dispatcher=dispatcher,

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -33,14 +34,13 @@ class Bench:
         self.dispatcher = Dispatcher(limits=self.limits, slots=self.slots, clock=self.clock, **self.options)
 
     def ticket(self, lane: Lane, name: str, **options: Any) -> Ticket:
-        made = Ticket(
+        return Ticket(
             lane,
             self.clock.monotonic(),
             lambda: self.started.append(name),
             lambda cause: self.pulled.append((name, cause)),
             **{"durable": lane is BATCH, "streamed": False, **options},
         )
-        return made
 
     def submit(self, lane: Lane, name: str, **options: Any) -> Ticket:
         made = self.ticket(lane, name, **options)
@@ -274,16 +274,16 @@ def test_pacing_never_keeps_batch_under_its_ceiling(first: float, rest: float, s
 
     async def body(bench: Bench) -> None:
         async def item(n: int) -> None:
-            ticket = bench.submit(BATCH, f"b{n}", streamed=streamed)
-            while ticket.lease is None:
-                await bench.clock.sleep(0.005)
+            granted = asyncio.Event()
+            ticket = bench.ticket(BATCH, f"b{n}", streamed=streamed)
+            ticket.on_grant = granted.set
+            bench.dispatcher.submit(ticket)
+            await granted.wait()
             await bench.clock.sleep(first)
             if streamed:
                 bench.dispatcher.first_token(ticket)
             await bench.clock.sleep(rest)
             bench.dispatcher.release(ticket, Outcome.SUCCESS)
-
-        import asyncio
 
         tasks = [asyncio.ensure_future(item(n)) for n in range(5000)]
         highest = 0
@@ -383,3 +383,73 @@ def test_waits_are_those_of_the_last_minute() -> None:
         assert bench.dispatcher.waits(INTERACTIVE) == (None, None)
 
     virtually(limits(1, 0), body)
+
+
+def test_there_is_room_for_what_may_run_and_one_standing_by() -> None:
+    async def body(bench: Bench) -> None:
+        dispatcher = bench.dispatcher
+        assert dispatcher.room() == 4
+        running = [bench.submit(BATCH, f"b{n}", has_tokens=False) for n in range(3)]
+        assert dispatcher.room() == 1
+        waiting = bench.submit(BATCH, "standing by", has_tokens=False)
+        assert dispatcher.room() == 0
+        dispatcher.release(running[0], Outcome.SUCCESS)
+        assert (waiting.lease is not None, dispatcher.room()) == (True, 1)
+        dispatcher.release(running[1], Outcome.SUCCESS)
+        dispatcher.release(running[2], Outcome.SUCCESS)
+        bench.submit(INTERACTIVE, "i")
+        bench.submit(INTERACTIVE, "i")
+        assert dispatcher.room() == 2, "two run interactively, one in batch: one more may, and one may stand by"
+
+    virtually(limits(), body)
+
+
+def test_there_is_no_room_while_batch_must_not_start() -> None:
+    async def body(bench: Bench) -> None:
+        dispatcher = bench.dispatcher
+        bench.apply(paused=True)
+        assert dispatcher.room() == 0
+        bench.apply(paused=False, hold=0)
+        assert dispatcher.room() == 0
+        bench.apply(hold=None)
+        dispatcher.back_off(3.0)
+        assert dispatcher.room() == 0
+        await bench.clock.sleep(3.0)
+        assert dispatcher.room() == 4
+        dispatcher.hold_batch(0.5)
+        assert dispatcher.room() == 0
+
+    virtually(limits(), body)
+
+
+def test_where_nothing_may_wait_nothing_stands_by() -> None:
+    async def body(bench: Bench) -> None:
+        assert bench.dispatcher.room() == 3
+        for n in range(3):
+            bench.submit(BATCH, f"b{n}", has_tokens=False)
+        assert bench.dispatcher.room() == 0
+
+    virtually(limits(), body, batch_queue=0)
+
+
+def test_whoever_feeds_batch_is_told_when_there_is_room() -> None:
+    async def body(bench: Bench) -> None:
+        dispatcher = bench.dispatcher
+        told: list[float] = []
+        tickets = [bench.submit(BATCH, f"b{n}", has_tokens=False) for n in range(4)]
+        dispatcher.on_room = lambda: told.append(bench.clock.monotonic())
+        bench.submit(INTERACTIVE, "i")
+        assert told == []
+        dispatcher.release(tickets[0], Outcome.SUCCESS)
+        assert tickets[3].lease is not None
+        assert told == [0.0], "what stood by runs, and another may stand by"
+        dispatcher.back_off(2.0)
+        told.clear()
+        await bench.clock.sleep(3.0)
+        assert told == [2.0]
+        bench.apply(paused=True)
+        told.clear()
+        bench.apply(paused=False)
+        assert told == [3.0]
+
+    virtually(limits(), body)

@@ -116,6 +116,45 @@ def test_what_the_server_refuses_is_sent_once_and_passed_on(status: int) -> None
     virtually(body, lambda request, n: whole(0.01, status=status, body=b'{"error":{"message":"no"}}'))
 
 
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_a_failure_of_the_server_and_leads_nowhere(status: int) -> None:
+    """R102 tashfeenahmed/freellmapi#443: a redirect to where no setting may lead."""
+
+    async def body(house: House) -> None:
+        task, reply = house.run()
+        assert await task is Outcome.UPSTREAM_ERROR
+        assert reply.error is not None
+        assert (reply.error.status, reply.error.code) == (502, "upstream_error")
+        assert not reply.started
+        assert len(house.upstream.requests) == 1
+
+    location = [(b"location", b"http://169.254.169.254/")]
+    virtually(body, lambda request, n: whole(status=status, body=b"", headers=location))
+
+
+def test_each_call_that_ends_is_told_once_with_outcome_status_and_times() -> None:
+    async def body(house: House) -> None:
+        told: list[tuple[str, Outcome, int, float]] = []
+        house.pool.gateway.on_end = lambda call, seen, outcome, status, now: told.append(
+            (call.id, outcome, status, round(now - seen.arrived, 2))
+        )
+        await house.run(name="good")[0]
+        await house.run(name="bad")[0]
+        task, _ = house.run(name="gone")
+        await house.clock.sleep(0.05)
+        task.exchange.abort(Outcome.CLIENT_DISCONNECT)
+        await task
+        await house.clock.sleep(1)
+        assert told == [
+            ("good", Outcome.SUCCESS, 200, 0.14),
+            ("bad", Outcome.CLIENT_ERROR, 404, 0.2),
+            ("gone", Outcome.CLIENT_DISCONNECT, 0, 0.05),
+        ]
+
+    scripts = [streamed(3), whole(0.2, status=404), whole(9.0)]
+    virtually(body, lambda request, n: scripts[n - 1])
+
+
 def test_a_refusal_for_lack_of_capacity_without_batch_is_sent_once_and_passed_on() -> None:
     """R43 HKUDS/nanobot#2760; R35 jgravelle/jmunch-mcp PR#5."""
 
@@ -410,3 +449,25 @@ def test_slots_never_leak_whatever_happens_when(seed: int) -> None:
         interactive_timeouts=LaneTimeouts(first_byte=2.0, between_bytes=1.5, total=8.0),
         batch_timeouts=LaneTimeouts(first_byte=2.0, between_bytes=1.5, total=8.0),
     )
+
+
+@pytest.mark.parametrize("backlog", [30, 300])
+def test_interactive_waits_at_most_one_turnover_of_the_reserve_however_long_the_backlog(backlog: int) -> None:
+    """R1 vllm-project/vllm#24365: 30 batch calls on 4 slots, one interactive call every second."""
+
+    async def body(house: House) -> None:
+        batch = [house.run(BATCH, f"b{n}")[0] for n in range(backlog)]
+        waits = []
+        for n in range(30):
+            reply = KeptReply(house.clock)
+            one = call(name=f"i{n}")
+            assert await house.pool.gateway.handle(one, reply) is Outcome.SUCCESS
+            waits.append(one.queued_s)
+            await house.clock.sleep(1.0)
+        assert max(waits) < 0.2
+        for task in batch:
+            task.cancel()
+        await asyncio.wait(batch)
+        await house.clock.sleep(1)
+
+    virtually(body, lambda request, n: streamed(3) if request.body[:1] == b"i" else streamed(400))

@@ -1,0 +1,261 @@
+"""The one road for changes to batches and files, for API, pages and command line alike. Tenants see only their own."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from weakref import WeakValueDictionary
+
+from core.batch.states import move
+from core.batch.values import Batch, BatchPause, BatchStatus, StoredFile
+from core.batch.wake import Wake
+from core.errors import InvalidValue, NotFound, StaleVersion
+from core.ports import BatchStore, Clock, FileStore
+
+BATCH_PURPOSE = "batch"
+WRITE_AT_ONCE = 256 * 1024
+HIGHEST_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What a client asks for; the fields are those of `Batch`."""
+
+    tenant: str
+    endpoint: str
+    input_file_id: str
+    window: timedelta
+    key: str | None = None
+    name: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    output_expires_after: timedelta | None = None
+    priority: int = 0
+    max_concurrency: int | None = None
+    interval_s: float = 0.0
+
+
+class Upload:
+    """A file on its way in. Write pieces, then `finish`; or `abort`, and nothing is left of it."""
+
+    def __init__(self, *, store: BatchStore, files: FileStore, clock: Clock, retention: timedelta, most: int) -> None:
+        self.id = f"file-{secrets.token_hex(16)}"
+        self.size = 0
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._retention = retention
+        self._most = most
+        self._kept = bytearray()
+
+    async def write(self, piece: bytes) -> None:
+        """Take the next piece. Raises InvalidValue `file` beyond the most bytes that a file may have."""
+        self.size += len(piece)
+        if self.size > self._most:
+            raise InvalidValue("file", f"is larger than {self._most:,} bytes (setting batch_file_bytes)")
+        self._kept += piece
+        if len(self._kept) >= WRITE_AT_ONCE:
+            await self._flush()
+
+    async def finish(self, *, tenant: str, filename: str, expires_after: timedelta | None) -> StoredFile:
+        """Make the file durable, then known, and return its facts."""
+        await self._flush()
+        await self._files.sync(self.id)
+        now = self._clock.now()
+        file = StoredFile(
+            id=self.id,
+            tenant=tenant,
+            filename=filename,
+            purpose=BATCH_PURPOSE,
+            bytes=self.size,
+            created_at=now,
+            expires_at=now + (expires_after or self._retention),
+        )
+        await self._store.add_file(file)
+        return file
+
+    async def abort(self) -> None:
+        """Forget what came."""
+        self._kept.clear()
+        with suppress(NotFound):
+            await self._store.delete_file(self.id, tenant=None)
+        await self._files.delete(self.id)
+
+    async def _flush(self) -> None:
+        data, self._kept = bytes(self._kept), bytearray()
+        await self._files.append(self.id, data)
+
+
+class Batches:
+    """Creates and changes batches; each change wakes whoever runs them.
+
+    Raises NotFound for what another tenant owns, InvalidValue for what the batch's status does not allow. `tenant` None
+    is an operator, who sees all. `retention` is how long files are kept where nobody says otherwise.
+    """
+
+    def __init__(
+        self, *, store: BatchStore, files: FileStore, clock: Clock, wake: Wake, retention: timedelta, file_bytes: int
+    ) -> None:
+        self.file_bytes = file_bytes
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._wake = wake
+        self._retention = retention
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def upload(self) -> Upload:
+        """Begin to take a file."""
+        return Upload(
+            store=self._store,
+            files=self._files,
+            clock=self._clock,
+            retention=self._retention,
+            most=self.file_bytes,
+        )
+
+    async def delete_file(self, file_id: str, *, tenant: str | None) -> None:
+        """Delete a file that no running batch needs."""
+        await self._store.delete_file(file_id, tenant=tenant)
+        await self._files.delete(file_id)
+
+    async def create(self, order: NewBatch, *, dedupe: str, again: bool) -> Batch:
+        """Create a batch from an uploaded file, to be validated soon.
+
+        `dedupe` is the hash of what was sent. With `again`, that is when this may be a create sent anew, the batch that
+        an equal one made within 10 minutes is returned. One that is still at work is waited for.
+        """
+        async with self._turn(dedupe):
+            file = await self._store.file(order.input_file_id, tenant=order.tenant)
+            if file.purpose != BATCH_PURPOSE:
+                raise InvalidValue("input_file_id", f"{file.id} was not uploaded with purpose 'batch'")
+            return await self._create(order, dedupe, again=again)
+
+    async def create_from(
+        self, order: NewBatch, lines: Iterable[bytes], *, filename: str, dedupe: str, again: bool
+    ) -> Batch:
+        """Create a batch, as `create` does, from lines, which are stored as its file first."""
+        async with self._turn(dedupe):
+            upload = self.upload()
+            try:
+                for line in lines:
+                    await upload.write(line)
+                file = await upload.finish(tenant=order.tenant, filename=filename, expires_after=None)
+            except BaseException:
+                await upload.abort()
+                raise
+            batch = await self._create(replace(order, input_file_id=file.id), dedupe, again=again)
+            if batch.input_file_id != file.id:
+                await self.delete_file(file.id, tenant=order.tenant)
+            return batch
+
+    async def cancel(self, batch_id: str, *, tenant: str | None) -> Batch:
+        """Begin to cancel a batch; what is cancelled or about to be is returned as it is."""
+        stopped = (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
+        return await self._change(
+            batch_id,
+            tenant,
+            lambda batch: batch if batch.status in stopped else move(batch, BatchStatus.CANCELLING, self._clock.now()),
+        )
+
+    async def pause(self, batch_id: str, *, tenant: str | None, by: str, reason: str = "") -> Batch:
+        """Start no more items of a batch until it is resumed; those that run go on."""
+        return await self._change(
+            batch_id,
+            tenant,
+            lambda batch: replace(_open(batch), pause=batch.pause or BatchPause(by, reason, self._clock.now())),
+        )
+
+    async def resume(self, batch_id: str, *, tenant: str | None) -> Batch:
+        """Let a paused batch go on."""
+        return await self._change(batch_id, tenant, lambda batch: replace(_open(batch), pause=None))
+
+    async def prioritise(self, batch_id: str, priority: int, *, tenant: str | None) -> Batch:
+        """Let a batch go before those of its tenant that have a lower priority."""
+        check_priority(priority)
+        return await self._change(batch_id, tenant, lambda batch: replace(_open(batch), priority=priority))
+
+    async def retry_failed(self, batch_id: str, *, tenant: str | None) -> Batch:
+        """Run the failed items of a completed batch once more, within its window.
+
+        Their lines are taken out of the error file; the output file stays, and grows.
+        """
+        while True:
+            batch = await self._store.batch(batch_id, tenant=tenant)
+            await self._check_retry(batch)
+            try:
+                # First the old error file goes, and only then may an item write to the new one.
+                batch = await self._store.update(replace(batch, error_file_id=None))
+                with suppress(NotFound):
+                    await self._store.delete_file(batch.error_file, tenant=None)
+                await self._files.delete(batch.error_file)
+                again = await self._store.retry_failed(move(batch, BatchStatus.IN_PROGRESS, self._clock.now()))
+            except StaleVersion:
+                continue
+            self._wake.notify()
+            return again
+
+    async def _check_retry(self, batch: Batch) -> None:
+        if batch.status is not BatchStatus.COMPLETED or not batch.failed:
+            raise InvalidValue("status", f"only a completed batch with failed requests can retry them: {batch.status}")
+        if self._clock.now() >= batch.expires_at:
+            raise InvalidValue("completion_window", "the batch's completion window is over")
+        try:
+            await self._store.file(batch.input_file_id, tenant=None)
+            if batch.output_size:
+                await self._store.file(batch.output_file, tenant=None)
+        except NotFound as gone:
+            raise InvalidValue("file", f"{gone.name} was deleted, so that nothing can be retried") from None
+
+    async def _create(self, order: NewBatch, dedupe: str, *, again: bool) -> Batch:
+        batch = Batch(
+            id=f"batch_{secrets.token_hex(16)}",
+            tenant=order.tenant,
+            key=order.key,
+            pool="",
+            model=None,
+            endpoint=order.endpoint,
+            input_file_id=order.input_file_id,
+            window=order.window,
+            created_at=self._clock.now(),
+            name=order.name,
+            metadata=order.metadata,
+            output_expires_after=order.output_expires_after,
+            priority=order.priority,
+            max_concurrency=order.max_concurrency,
+            interval_s=order.interval_s,
+            dedupe=dedupe,
+        )
+        created = await self._store.create(batch, again=again)
+        self._wake.notify()
+        return created
+
+    async def _change(self, batch_id: str, tenant: str | None, change: Callable[[Batch], Batch]) -> Batch:
+        while True:
+            batch = await self._store.batch(batch_id, tenant=tenant)
+            changed = change(batch)
+            if changed == batch:
+                return batch
+            try:
+                saved = await self._store.update(changed)
+            except StaleVersion:
+                continue
+            self._wake.notify()
+            return saved
+
+    def _turn(self, dedupe: str) -> asyncio.Lock:
+        return self._turns.setdefault(dedupe, asyncio.Lock())
+
+
+def check_priority(priority: int) -> None:
+    """Raise InvalidValue for a priority beyond -100 to 100."""
+    if not -HIGHEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+        raise InvalidValue("priority", f"must be from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}")
+
+
+def _open(batch: Batch) -> Batch:
+    """Return the batch. Raises InvalidValue where it ended or is about to."""
+    if batch.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+        raise InvalidValue("status", f"the batch is {batch.status}")
+    return batch

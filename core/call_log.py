@@ -1,0 +1,158 @@
+"""Keeps one row per LLM request, in groups and behind the requests' backs: no request ever waits for the database."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from core.call_record import CallRecord
+from core.lanes import Lane, Outcome
+from core.lifecycle import Service
+from core.ports import CallStore, Clock
+from core.samples import Observation
+from core.scheduling.calls import Call
+
+GROUP = 500
+"""Rows stored in one transaction."""
+LONGEST_TEXT = 200
+
+log = structlog.get_logger(__name__)
+
+_Ended = tuple[
+    str, str, str, str, str, Lane, str, Outcome, int, float, float, float | None, float, int, int, bool
+]  # a tuple, as it is made while a request ends; it holds on to nothing of the request
+
+
+class CallLog(Service):
+    """Takes calls as they end and stores them every `every` seconds, until `rows` or `days` bound them.
+
+    At most `capacity` calls wait to be stored. A database that is too slow, or down, costs rows, which `dropped`
+    counts; nothing waits for it.
+    """
+
+    name = "call log"
+
+    def __init__(
+        self,
+        *,
+        store: CallStore,
+        clock: Clock,
+        rows: int,
+        days: float,
+        capacity: int = 20_000,
+        every: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._store = store
+        self._clock = clock
+        self._rows = rows
+        self._kept = timedelta(days=days)
+        self._capacity = capacity
+        self._every = every
+        self._waiting: deque[_Ended] = deque()
+        self._writing = asyncio.Lock()
+        self._failing = False
+
+    def of_pool(self, pool: str) -> Callable[[Call, Observation, Outcome, int, float], None]:
+        """Return what the gateway of `pool` calls when a call has ended, with its status and the monotonic time."""
+        waiting, capacity = self._waiting, self._capacity
+
+        def ended(call: Call, seen: Observation, outcome: Outcome, status: int, now: float) -> None:
+            if len(waiting) >= capacity:
+                self.dropped += 1
+                return
+            waiting.append(
+                (
+                    call.id,
+                    call.tenant,
+                    call.key,
+                    pool,
+                    call.model[:LONGEST_TEXT],
+                    call.lane,
+                    call.source if call.durable else "",
+                    outcome,
+                    status,
+                    call.queued_s,
+                    seen.arrived,
+                    seen.first if seen.streamed else None,
+                    now,
+                    call.input_tokens,
+                    call.output_tokens,
+                    call.estimated,
+                )
+            )
+
+        return ended
+
+    async def run(self) -> None:
+        """Store what waits, again and again, until cancelled."""
+        while True:
+            await self._clock.sleep(self._every)
+            await self.flush()
+
+    async def stop(self) -> None:
+        """Stop, then store what is left, if the database allows."""
+        was_running = self.running
+        # A statement that is cancelled in the middle costs its connection: let the writer come to its pause first.
+        async with self._writing:
+            await super().stop()
+        if was_running:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Store all that waits now, group by group; what cannot be stored is dropped and counted."""
+        async with self._writing:
+            began = self._clock.now().timestamp() - self._clock.monotonic()
+            while self._waiting:
+                group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+                await self._store_group([_record(ended, began) for ended in group])
+
+    async def prune(self, now: datetime) -> int:
+        """Delete what is too old or too much; return how many rows."""
+        return await self._store.prune_calls(before=(now - self._kept).timestamp(), keep=self._rows)
+
+    async def _store_group(self, records: list[CallRecord]) -> None:
+        try:
+            await self._store.add_calls(records)
+        except Exception as error:
+            self.dropped += len(records)
+            if not self._failing:
+                log.error("the call log cannot be stored; calls are left out of it", exc_info=error)
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def _record(ended: _Ended, began: float) -> CallRecord:
+    """Return the row of a call; `began` is the wall time, in seconds since 1970, at monotonic time 0."""
+    request, tenant, key, pool, model, lane, batch, *_ = ended
+    outcome, status, queued_s, arrived, first, now, input_tokens, output_tokens, estimated = ended[7:]
+    return CallRecord(
+        at=began + arrived,
+        request=_text(request),
+        tenant=_text(tenant),
+        key=_text(key),
+        pool=pool,
+        model=_text(model),
+        lane=lane.value,
+        batch=_text(batch),
+        outcome=outcome.value,
+        status=status,
+        queue_ms=_ms(queued_s),
+        first_token_ms=None if first is None else _ms(first - arrived),
+        total_ms=_ms(now - arrived),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        estimated=estimated,
+    )
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _text(text: str) -> str:
+    return text[:LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode()

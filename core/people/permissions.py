@@ -1,0 +1,69 @@
+"""The one table of who may do what. Pages, API and commands all ask here. Pure."""
+
+from enum import StrEnum
+
+from core.people.identity import Identity, Role
+
+
+class Action(StrEnum):
+    """What somebody may want to do."""
+
+    PUBLIC = "public"
+    """What needs no role: health, metrics, static files, the sign-in itself."""
+    SEE = "see"
+    INFER = "infer"
+    BATCH_READ = "batch_read"
+    BATCH_WRITE = "batch_write"
+    OWN_ACCOUNT = "own_account"
+    TUNE = "tune"
+    SCHEDULE = "schedule"
+    PAUSE = "pause"
+    CALLS_READ = "calls_read"
+    AUDIT_READ = "audit_read"
+    TENANTS = "tenants"
+    KEYS = "keys"
+    ACCOUNTS = "accounts"
+    UPSTREAMS = "upstreams"
+
+
+LEAST: dict[Action, Role | None] = {
+    Action.PUBLIC: None,
+    Action.SEE: Role.VIEWER,
+    Action.BATCH_READ: Role.VIEWER,
+    Action.OWN_ACCOUNT: Role.VIEWER,
+    Action.INFER: Role.MEMBER,
+    Action.BATCH_WRITE: Role.MEMBER,
+    Action.TUNE: Role.OPERATOR,
+    Action.SCHEDULE: Role.OPERATOR,
+    Action.PAUSE: Role.OPERATOR,
+    Action.CALLS_READ: Role.OPERATOR,
+    Action.AUDIT_READ: Role.OPERATOR,
+    Action.TENANTS: Role.ADMIN,
+    Action.KEYS: Role.ADMIN,
+    Action.ACCOUNTS: Role.ADMIN,
+    Action.UPSTREAMS: Role.ADMIN,
+}
+"""The least role that may do it; `None`: nobody is asked."""
+
+GUEST_MAY = frozenset({Action.PUBLIC, Action.INFER, Action.BATCH_READ, Action.BATCH_WRITE})
+"""What needs no sign-in, while there is no key, once there are accounts: calling the models, and own batches."""
+
+
+def allows(role: Role, action: Action) -> bool:
+    """Tell whether `role` may do `action`."""
+    least = LEAST[action]
+    return least is None or role.includes(least)
+
+
+def may(identity: Identity, action: Action) -> bool:
+    """Tell whether who asks may do `action`. A guest, who has no name, may only what needs none."""
+    if identity.anonymous and identity.role is not Role.ADMIN:
+        return action in GUEST_MAY
+    if action is Action.OWN_ACCOUNT:
+        return identity.account is not None
+    return allows(identity.role, action)
+
+
+def scope(identity: Identity) -> str | None:
+    """Return the tenant whose batches who asks may see, `None` for all: operators see every team's."""
+    return None if identity.role.includes(Role.OPERATOR) else identity.tenant
