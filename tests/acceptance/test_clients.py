@@ -51,6 +51,9 @@ def run(command: list[str], house: Gate, **environment: str) -> str:
         ("openai1", "chat.py"),
         ("litellm", "use_litellm.py"),
         ("langchain", "use_langchain.py"),
+        ("openai3", "batch.py"),
+        ("openai1", "batch.py"),
+        ("litellm", "litellm_batch.py"),
     ],
 )
 def test_a_python_client_works_unmodified(clients: Path, house: Gate, client: str, script: str) -> None:
@@ -58,10 +61,11 @@ def test_a_python_client_works_unmodified(clients: Path, house: Gate, client: st
     assert "ok" in run([str(python), str(SCRIPTS / "python" / script)], house)
 
 
-def test_openai_for_node_and_the_ai_sdk_work_unmodified(clients: Path, house: Gate) -> None:
-    script = clients / "node" / "chat.mjs"
-    script.write_text((SCRIPTS / "node" / "chat.mjs").read_text())
-    assert "ok node" in run(["node", str(script)], house)
+@pytest.mark.parametrize("name", ["chat.mjs", "batch.mjs", "ai-batch.mjs"])
+def test_openai_for_node_and_the_ai_sdk_work_unmodified(clients: Path, house: Gate, name: str) -> None:
+    script = clients / "node" / name
+    script.write_text((SCRIPTS / "node" / name).read_text())
+    assert "ok " in run(["node", str(script)], house)
 
 
 @pytest.mark.parametrize("options", [[], ["--no-stream"]])

@@ -129,6 +129,7 @@ def test_killed_at_random_instants_nothing_is_lost_and_nothing_finished_is_done_
             before = len(sent(model))
             process = Process(folder, model)
             assert not finished & set(sent(model)[before:])
+        assert 0 < len(finished) < LINES, "the kills came in the middle"
         batch = process.ended(batch_id)
         assert (batch["status"], batch["request_counts"]) == (
             "completed",
