@@ -142,6 +142,9 @@ class PoolTuning(_Strict):
     stream_items: bool = Field(
         True, description="Whether lines of durable batches are streamed from the upstream, so that their pace is seen."
     )
+    engine_priority: int | None = Field(
+        None, description="What lines of durable batches carry as the engine's `priority`; vLLM takes the lower first."
+    )
     batch_rps: float | None = Field(None, gt=0, description="Batch requests started per second, at most.")
     batch_tpm: float | None = Field(None, gt=0, description="Batch tokens per minute, at most.")
     pull_backs: bool = Field(

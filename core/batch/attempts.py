@@ -1,5 +1,6 @@
 """Sends one item through its pool's gateway and gathers the answer."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ LONGEST_ERROR = 4096
 """Bytes of an error that are kept."""
 
 _NOT_STREAMED = ("audio", "best_of", "use_beam_search")
+_STREAM = re.compile(rb"\bstream(ing|ed|s|_options)?\b", re.IGNORECASE)
 _WITHOUT_TOKENS = frozenset(("/embeddings",))
 
 Fields = dict[str, msgspec.Raw]
@@ -130,7 +132,7 @@ class ItemReply:
         if self._stream is not None:
             return self._stream.finish()
         body = b"".join(self._pieces)
-        if self.status < 400 and not _is_object(body):
+        if self.status < 300 and not _is_object(body):
             raise BadStream("the answer is no JSON object")
         return body
 
@@ -152,6 +154,7 @@ class ItemSender:
         """Send the item whose line of the input file is `line`; `begun` is told of each exchange before it runs."""
         path = batch.endpoint.removeprefix("/v1")
         fields = with_model(msgspec.json.decode(msgspec.json.decode(line, type=_Line).body, type=Fields), item.model)
+        fields = with_priority(fields, pool.config.engine_priority)
         streams = pool.config.stream_items and pool.name not in self._plain and may_stream(path, fields)
         answer = await self._send(item, batch, pool, fields, path, begun, stream=streams)
         if not streams or not refuses_stream(answer):
@@ -245,9 +248,14 @@ def with_model(fields: Fields, model: str) -> Fields:
     return {**fields, "model": msgspec.Raw(msgspec.json.encode(model))} if model else fields
 
 
+def with_priority(fields: Fields, priority: int | None) -> Fields:
+    """Return the body with the engine's priority, unless it has its own or the pool sends none."""
+    return fields if priority is None else {"priority": msgspec.Raw(str(priority).encode()), **fields}
+
+
 def refuses_stream(answer: Answer) -> bool:
     """Tell whether the server says that it cannot stream this."""
-    return answer.attempt.status in (400, 422, 501) and b"stream" in answer.body.lower()
+    return answer.attempt.status in (400, 422, 501) and _STREAM.search(answer.body) is not None
 
 
 def spent(body: bytes, call: Call) -> Spent:

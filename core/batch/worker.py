@@ -350,6 +350,7 @@ class BatchWorker(Service):
         finally:
             if starting:
                 self._starting[run.batch.pool] -= 1
+                self._stir.set()
         self._ended(run, item, answer)
 
     def _ended(self, run: BatchRun, item: ClaimedItem, answer: Answer) -> None:

@@ -283,6 +283,32 @@ def test_a_server_that_refuses_streams_is_sent_plain_requests_from_then_on() -> 
     virtually(body, answer)
 
 
+def test_a_bad_line_whose_error_only_speaks_of_an_upstream_is_sent_once() -> None:
+    async def body(house: House) -> None:
+        await house.add()
+        assert (await house.ended()).failed == 1
+        assert len(house.sent()) == 1
+
+    virtually(body, lambda request, n: whole(0.0, status=400, body=b'{"error":{"message":"the upstream says no"}}'))
+
+
+def test_durable_items_move_although_others_keep_the_batch_queue_full() -> None:
+    async def body(house: House) -> None:
+        async def client() -> None:
+            while True:
+                await house.pool.gateway.handle(call(Lane.BATCH), KeptReply(house.clock))
+
+        clients = [asyncio.ensure_future(client()) for _ in range(12)]
+        await house.clock.sleep(5.0)
+        await house.add(lines=5)
+        assert (await house.ended(within=120.0)).completed == 5
+        for each in clients:
+            each.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+    virtually(body)
+
+
 @pytest.mark.parametrize(
     ("endpoint", "line"),
     [
