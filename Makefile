@@ -12,7 +12,7 @@ CLIENTS := .venv/clients
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test clients check format demo bench simulate lock clean
+.PHONY: help run test clients check audit format demo bench simulate lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,11 +37,15 @@ clients: $(DEV_READY) ## Install unmodified clients of other makers, and test wi
 	    (cd $(CLIENTS)/node && node $$node/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null) && \
 	    TIDEGATE_CLIENTS=$(CURDIR)/$(CLIENTS) $(BIN)/python -m pytest -m clients $(ARGS)
 
-check: $(DEV_READY) ## Check style, types and the direction of imports
+check: $(DEV_READY) ## Check style, types, the direction of imports, and for what is unsafe
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive core web
+
+audit: $(DEV_READY) ## Look for known vulnerabilities in the locked versions
+	$(BIN)/python .ci/audit.py
 
 format: $(DEV_READY) ## Write the code as `make check` wants it
 	$(BIN)/ruff check --fix .

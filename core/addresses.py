@@ -108,5 +108,5 @@ def _legacy_ipv4(text: str) -> Address | None:
         return None
     try:
         return ipaddress.IPv4Address(socket.inet_aton(text))
-    except OSError:
+    except (OSError, ValueError):
         return None

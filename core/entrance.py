@@ -48,10 +48,11 @@ def secret_of(settings: Settings) -> bytes:
     return load_secret(settings.data, settings.secret.get_secret_value() if settings.secret else None)
 
 
-def entrance(
-    settings: Settings, *, store: PeopleStore, clock: Clock, directory: TenantDirectory | None = None
-) -> People:
-    """Return what knows people. The secret is read, or made, here. Raises ConfigError."""
+def entrance(settings: Settings, *, store: PeopleStore, clock: Clock, directory: TenantDirectory) -> People:
+    """Return what knows people, and puts tenants into `directory`. The secret is read, or made, here.
+
+    Raises ConfigError.
+    """
     secret = secret_of(settings)
     hasher = KeyedHash(derived(secret, HASHES))
     passwords = Passwords()
@@ -59,9 +60,7 @@ def entrance(
     roster = Roster(store=store, clock=clock, passwords=passwords, require_reason=require)
     return People(
         store=store,
-        ring=KeyRing(
-            store=store, clock=clock, hasher=hasher, rules=rules_of(settings), directory=directory or TenantDirectory()
-        ),
+        ring=KeyRing(store=store, clock=clock, hasher=hasher, rules=rules_of(settings), directory=directory),
         teams=Teams(
             store=store,
             clock=clock,

@@ -304,14 +304,15 @@ class BatchStore(Protocol):
     async def drop_items(self, batch_id: str, *, limit: int) -> int:
         """Delete at most `limit` items of a batch that never left validation, with its counts; return how many."""
 
-    async def update(self, batch: Batch) -> Batch:
-        """Store what a person or a move of status changed, as version + 1; counts and usage are not touched.
+    async def update(self, batch: Batch, *, audit: Sequence[AuditEntry] = ()) -> Batch:
+        """Store what a person or a move of status changed, as version + 1, with `audit`; counts and usage are not
+        touched.
 
         Only this raises the version: items that start and end do not. Raises StaleVersion where the stored version is
         another.
         """
 
-    async def retry_failed(self, batch: Batch) -> Batch:
+    async def retry_failed(self, batch: Batch, *, audit: Sequence[AuditEntry] = ()) -> Batch:
         """Make every failed item pending again, the error file void, and store `batch` as `update` does, at once."""
 
     async def claim(

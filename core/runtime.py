@@ -36,6 +36,7 @@ from core.control.loop import ControlLoop, Outbox
 from core.control.windows import Schedule
 from core.coordination.local import LocalNotifier
 from core.entrance import Doors, People, check_secret, entrance, look_at_doors, secret_of
+from core.errors import ConfigError
 from core.history import History, Sample
 from core.lanes import Lane
 from core.lifecycle import Service
@@ -63,6 +64,7 @@ from core.samples import SampleBoard
 from core.scheduling.dispatcher import Dispatcher
 from core.scheduling.gateway import Gateway, OnEnd
 from core.scheduling.limiter import Limiter
+from core.storage.encrypted import EncryptedFiles, refuses
 from core.storage.files import DiskFiles
 from core.storage.migrate import migrate
 from core.storage.store import SqlStore
@@ -139,14 +141,30 @@ async def migrate_database(settings: Settings) -> None:
     await migrate(settings.database_url)
 
 
+def file_store(settings: Settings) -> FileStore:
+    """Return where the files of batches lie: on disk, encrypted where there is a secret for it."""
+    disk = DiskFiles(folder=settings.data / "files")
+    return EncryptedFiles(inner=disk, secret=settings.file_key.get_secret_value()) if settings.file_key else disk
+
+
+async def check_file_key(settings: Settings) -> None:
+    """Raise ConfigError where the files there are cannot be read with the secret that is given, or without one."""
+    key = settings.file_key.get_secret_value() if settings.file_key else None
+    refusal = await refuses(DiskFiles(folder=settings.data / "files"), key)
+    if refusal is not None:
+        raise ConfigError(f"file_key: {refusal}")
+
+
 @asynccontextmanager
 async def open_people(settings: Settings) -> AsyncIterator[People]:
-    """Give what changes people, teams and keys, for commands; a server may run meanwhile. Raises ConfigError."""
-    secret_of(settings)
+    """Give what changes people, teams and keys, for commands; a server may run meanwhile. Raises ConfigError.
+
+    The data folder must be there.
+    """
     await migrate(settings.database_url)
     store = SqlStore(settings.database_url)
     try:
-        people = entrance(settings, store=store, clock=SystemClock())
+        people = entrance(settings, store=store, clock=SystemClock(), directory=TenantDirectory())
         await people.begin(settings, SystemClock())
         yield people
     finally:
@@ -180,7 +198,7 @@ class Runtime:
         self.instruments = Instruments()
         self.notifier = LocalNotifier()
         self.store = SqlStore(settings.database_url)
-        self.files: FileStore = DiskFiles(folder=settings.data / "files")
+        self.files: FileStore = file_store(settings)
         self.wake = Wake()
         self.operations = Operations(
             settings_store=self.store,
@@ -253,6 +271,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Migrate the database, bring what is stored into force, and start everything that runs by itself."""
+        await check_file_key(self.settings)
         await migrate(self.settings.database_url)
         await self._open()
         await self.store.seed(list(self.file_settings.values()), Schedule())

@@ -70,7 +70,7 @@ class MemoryBatches:
     async def drop_items(self, batch_id: str, *, limit: int) -> int:
         return 0
 
-    async def update(self, batch: Batch) -> Batch:
+    async def update(self, batch: Batch, *, audit: Sequence[object] = ()) -> Batch:
         self._work()
         present = self.stored[batch.id]
         if present.version != batch.version:

@@ -13,8 +13,8 @@ from core.people.names import check_role
 from core.people.store import Everyone
 from core.people.tenants import DEFAULT
 from web import people_views as views
-from web.contexts_people import AccountForm, AccountsPage
 from web.people import admit, browser_of, by_of, people_of, reason_required, runtime_of, time_of
+from web.people_contexts import AccountForm, AccountsPage
 from web.ui import form_values, html, see_other, ui_of
 
 _TOLD = {"made": "The account is there.", "changed": "Stored. It is in force.", "out": "Signed out."}

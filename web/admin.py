@@ -13,6 +13,7 @@ from core.control import wallclock
 from core.control.windows import overlaps, transitions
 from core.errors import InvalidValue, NotFound, RequestError, StaleVersion
 from core.operations import PoolPatch
+from core.people.audit import API
 from core.pools import Pool
 from core.quotas import PoolSettings
 from core.runtime import Runtime
@@ -55,6 +56,7 @@ def _endpoint(handler: Endpoint) -> Endpoint:
     async def answered(request: Request) -> Response:
         try:
             request.state.by = _who(request)
+            request.state.way = API if identity_of(request.scope).anonymous else None
             return await handler(request)
         except RequestError as error:
             return _error(error)
@@ -92,12 +94,24 @@ async def change_pool(request: Request) -> Response:
     try:
         stored = await runtime.settings_store.pool(found.name)
         based_on = base_version(seen, stored.version)
-        await runtime.operations.change_pool(found.name, patch, by=request.state.by, based_on=based_on)
+        await runtime.operations.change_pool(
+            found.name, patch, by=request.state.by, based_on=based_on, way=request.state.way
+        )
     except StaleVersion:
         await runtime.reload()
         raise _Stale(pool_json(runtime.reading(found))) from None
     await runtime.reload()
     return _pool_answer(runtime, found, {"shadowed_by": _shadowed_by(runtime, found, patch)})
+
+
+@_endpoint
+async def probe_pool(request: Request) -> Response:
+    """Ask a pool's model server once whether it answers; what it answers is told to nobody."""
+    found = _pool(request)
+    began = _runtime(request).clock.monotonic()
+    error = await _runtime(request).probes[found.name].ask()
+    took = round((_runtime(request).clock.monotonic() - began) * 1000, 1)
+    return _json({"pool": found.name, "reachable": error is None, "error": error, "ms": took})
 
 
 @_endpoint
@@ -132,7 +146,9 @@ async def change_schedule(request: Request) -> Response:
     wanted = schedule_of(await _body(request))
     try:
         based_on = base_version(seen, (await runtime.settings_store.schedule()).version)
-        saved = await runtime.operations.change_schedule(wanted, by=request.state.by, based_on=based_on)
+        saved = await runtime.operations.change_schedule(
+            wanted, by=request.state.by, based_on=based_on, way=request.state.way
+        )
     except StaleVersion:
         raise _Stale(schedule_json(await runtime.settings_store.schedule())) from None
     await runtime.reload()
@@ -258,6 +274,7 @@ ROUTES = [
     Route("/api/pools", pools),
     Route("/api/pools/{name}", pool),
     Route("/api/pools/{name}", change_pool, methods=["PATCH"]),
+    Route("/api/pools/{name}/test", probe_pool, methods=["POST"]),
     Route("/api/decisions", decisions),
     Route("/api/schedule", schedule),
     Route("/api/schedule", change_schedule, methods=["PUT"]),

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +25,7 @@ from web import (
     files,
     health,
     oidc,
+    openapi,
     people_api,
     sign_in,
     simple,
@@ -31,11 +33,13 @@ from web import (
     trail,
     webhooks,
 )
-from web.errors import send_error
+from web.edges import AllowedAddresses
+from web.errors import http_error, send_error, server_error
 from web.front import Front
 from web.gate import Gate
 from web.headers import SecurityHeaders
 from web.inference import Inference
+from web.peers import Peers
 from web.permissions import Guarded, guarded
 from web.ui import running
 
@@ -73,6 +77,8 @@ class _Models:
 class _NoSuchEndpoint:
     """Answers what is below /v1 but no endpoint in OpenAI's error shape."""
 
+    only_refuses = True
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = f"There is no endpoint {scope['method']} {scope['path'][:200]!r}."
         await send_error(send, RequestError(404, "not_found", message, type="invalid_request_error"))
@@ -104,6 +110,7 @@ def routes() -> list[BaseRoute]:
         *admin.ROUTES,
         *people_api.ROUTES,
         *trail.ROUTES,
+        *openapi.ROUTES,
         *sign_in.ROUTES,
         *oidc.ROUTES,
         *tenants.ROUTES,
@@ -131,4 +138,12 @@ def create_app(settings: Settings) -> Starlette:
 
     hosts = [settings.host, *settings.allowed_hosts]
     middleware = [Middleware(SecurityHeaders, hosts=hosts), Middleware(_Shortcut)]
-    return Starlette(routes=guarded(routes()), lifespan=lifespan, middleware=middleware)
+    if settings.allowed_addresses:
+        peers = Peers(settings.trusted_proxies)
+        middleware.insert(0, Middleware(AllowedAddresses, ranges=settings.allowed_addresses, peers=peers))
+    return Starlette(
+        routes=guarded(routes()),
+        lifespan=lifespan,
+        middleware=middleware,
+        exception_handlers={HTTPException: http_error, Exception: server_error},
+    )

@@ -115,7 +115,7 @@ def _install(root: Path, scratch: Path, npm: list[str]) -> None:
     for name in ("package.json", "package-lock.json"):
         shutil.copy(root / name, scratch)
     path = os.pathsep.join([str(Path(npm[0]).parent), os.environ.get("PATH", "")])
-    done = subprocess.run(
+    done = subprocess.run(  # nosec B603
         [*npm, *_NPM_CI], cwd=scratch, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
     )
     if done.returncode:

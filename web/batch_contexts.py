@@ -24,12 +24,13 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class BatchCells(Context):
-    """The part of one batch's row that changes by itself. `dom` is the element's id."""
+    """The part of one batch's row that changes by itself. `dom` is its element's id; `eta` of one that ended: when."""
 
     template: ClassVar[str] = "_batch_cells.html"
     variable: ClassVar[str] = "cells"
 
     dom: str
+    ended: bool
     state: str
     tone: str
     meter: Meter
@@ -231,6 +232,7 @@ class BatchPage(Shell):
     live: BatchLive
     errors: BatchKinds
     actions: tuple[ActionLink, ...]
+    started: bool
     items: tuple[ItemLine, ...]
     states: tuple[Choice, ...]
     query: str

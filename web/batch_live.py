@@ -7,9 +7,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from core import wording
+from core.batch.eta import DeadlineRisk
 from core.batch.queries import state_of
 from core.batch.residuals import Score, Scores
-from core.batch.values import Batch, Eta
+from core.batch.values import Batch
 from core.batch.views import ErrorKind
 from core.control.wallclock import zone as zone_named
 from core.errors import NotFound
@@ -91,16 +92,17 @@ class BatchParts:
         eta, now, zone = await self._runtime.batch_queries.eta_of(batch), self._now, self._zone
         title, tone = words.sentence(batch, eta, now, zone)
         waits = told["waiting_for"] or ""
+        risk = None if batch.ended else self._runtime.forecaster.risk(batch)
         return BatchLive(
             as_of=wording.clock(now, zone),
             version=batch.version,
             title=title,
             tone=tone,
-            deadline=self._deadline(batch),
-            tuning=self._tuning(batch, eta),
-            basis="" if batch.ended else eta.basis,
+            deadline=self._deadline(batch, risk),
+            tuning=f"/?{urlencode({'pool': batch.pool})}#tuning" if risk and risk.quota is not None else "",
+            basis="" if batch.ended or batch.pause else eta.basis,
             why="Why not faster" if batch.running else "Why it waits",
-            waits="" if waits.casefold() in title.casefold() else f"{wording.sentence_case(waits)}.",
+            waits="" if batch.pause or waits.casefold() in title.casefold() else f"{wording.sentence_case(waits)}.",
             phases=words.phases(batch),
             meter=words.meter(batch),
             counts=words.counts(batch),
@@ -110,16 +112,10 @@ class BatchParts:
             score=words.score_words(self.score(batch.tenant)),
         )
 
-    def _deadline(self, batch: Batch) -> str:
+    def _deadline(self, batch: Batch, risk: DeadlineRisk | None) -> str:
         if batch.ended:
             return ""
-        risk = self._runtime.forecaster.risk(batch)
         return risk.sentence if risk else f"Deadline {wording.moment(batch.expires_at, self._now, self._zone)}."
-
-    def _tuning(self, batch: Batch, eta: Eta) -> str:
-        """Return where the quota is changed that would let a batch meet its deadline, "" where it will."""
-        pressed = eta.risk is not None and words.RISKS[eta.risk][1] != words.CALM and not batch.ended
-        return f"/?{urlencode({'pool': batch.pool})}#tuning" if pressed and batch.pool in self._runtime.pools else ""
 
     def _running(self, batch: Batch, place: int | None) -> str:
         pool = self._runtime.pools.get(batch.pool)
@@ -128,7 +124,7 @@ class BatchParts:
         now = (
             f"Now: {wording.slots(batch.running)} of the {pool.dispatcher.quota()} that batch may use in {batch.pool}."
         )
-        return f"{now} Place {place} in line." if place else now
+        return f"{now} Place {place} in line." if place and not batch.pause else now
 
     async def _files(self, batch: Batch) -> tuple[FileLink, ...]:
         ids = {"input": batch.input_file_id, "output": batch.output_file_id, "errors": batch.error_file_id}

@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -176,6 +175,7 @@ async def batch(request: Request) -> Response:
             live=await ui.parts.batches.batch(found),
             errors=await ui.parts.batches.errors(found),
             actions=batch_changes.links(found, ui.parts.now) if _may_write() else (),
+            started=found.in_progress_at is not None,
             items=tuple(words.item_line(item) for item in shown),
             states=_choices(STATE_NAMES, query.get("state", "")),
             query=wanted.text,
@@ -258,13 +258,15 @@ async def eta(request: Request) -> Response:
     rows = {"all batches": found.overall, "all batches, when they began": found.at_submission} if mine is None else {}
     teams = {f"team {name}": each for name, each in found.tenants.items() if mine in (None, name)}
     past = [each for each in list(ui.runtime.forecaster.learned.scored) if mine in (None, each.tenant)][-PAST:]
+    named = await ui.runtime.store.named_batches({each.batch for each in past}, tenant=mine)
+    names = {batch.id: words.name_of(batch) for batch in named}
     told = words.score_words(ui.parts.batches.score(mine))
     return html(
         EtaPage(
             **ui.shell("Batches", "How past ETAs turned out", refresh=False),
             headline=told or "No ETA was scored yet: that happens when the first batches with one are completed.",
             scores=tuple(_score(name, each) for name, each in {**rows, **teams}.items() if each.n),
-            past=tuple([await _past(ui, each) for each in reversed(past)]),
+            past=tuple(_past(ui, each, names.get(each.batch, each.batch)) for each in reversed(past)),
             zone=ui.runtime.schedule.zone,
         )
     )
@@ -275,11 +277,10 @@ def _score(name: str, found: Score) -> ScoreRow:
     return ScoreRow(name, found.n, held, wording.percent(found.median_error))
 
 
-async def _past(ui: Ui, given: GivenEta) -> PastEta:
+def _past(ui: Ui, given: GivenEta, name: str) -> PastEta:
     now, zone = ui.parts.now, ui.parts.zone
-    named: Any = await ui.runtime.store.named_batches([given.batch], tenant=None)
     return PastEta(
-        batch=words.name_of(named[0]) if named else given.batch,
+        batch=name,
         href=f"/batches/{given.batch}",
         team=given.tenant,
         at=wording.moment(given.at, now, zone),

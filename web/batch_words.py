@@ -74,11 +74,12 @@ def cells(batch: Batch, eta: Eta, now: datetime, zone: tzinfo) -> BatchCells:
     risk, risk_tone = RISKS[eta.risk] if eta.risk and not batch.ended else ("", CALM)
     return BatchCells(
         dom=dom_id(batch),
+        ended=batch.ended,
         state=word,
         tone=tone,
         meter=meter(batch),
         eta=short_eta(batch, eta, now, zone),
-        deadline=wording.NO_DATA if batch.ended else wording.moment(batch.expires_at, now, zone),
+        deadline="" if batch.ended else wording.moment(batch.expires_at, now, zone),
         risk=risk,
         risk_tone=risk_tone,
     )
@@ -87,7 +88,7 @@ def cells(batch: Batch, eta: Eta, now: datetime, zone: tzinfo) -> BatchCells:
 def short_eta(batch: Batch, eta: Eta, now: datetime, zone: tzinfo) -> str:
     """Return when a batch will be done, or was, as the list tells it."""
     if batch.ended:
-        return f"at {wording.moment(batch.ended_at, now, zone)}"
+        return f"ended {wording.moment(batch.ended_at, now, zone)}"
     if eta.state is EtaState.ESTIMATED:
         low, high = wording.moment(eta.low, now, zone), wording.moment(eta.high, now, zone)
         return low if low == high else f"{low}–{high}"
@@ -102,14 +103,16 @@ def sentence(batch: Batch, eta: Eta, now: datetime, zone: tzinfo) -> tuple[str, 
         return "Being cancelled: requests that run are ended.", WARN
     if batch.status is BatchStatus.VALIDATING:
         return "The file is being checked.", CALM
+    if batch.pause is not None:
+        reason = f": {batch.pause.reason}" if batch.pause.reason else ""
+        return f"Paused by {batch.pause.by}{reason}.", WARN
     tone = RISKS[eta.risk][1] if eta.risk else CALM
     if eta.state is EtaState.ESTIMATED:
         low, high = wording.moment(eta.low, now, zone), wording.moment(eta.high, now, zone)
         told = f"Done about {low}" if low == high else f"Done between {low} and {high}"
         return f"{told} (9 in 10).", tone
     if eta.state is EtaState.PAUSED:
-        why = eta.waiting_for or (f"paused by {batch.pause.by}" if batch.pause else "paused")
-        return f"{wording.sentence_case(why)}.", WARN
+        return f"{wording.sentence_case(eta.waiting_for or 'paused')}.", WARN
     return "Not known yet when it will be done.", CALM
 
 
@@ -163,14 +166,12 @@ def _last(batch: Batch) -> str:
 
 
 def counts(batch: Batch) -> str:
-    """Return what became of the requests so far."""
-    if batch.in_progress_at is None:
-        return "No request was run yet." if not batch.ended else "No request was run."
-    waiting = batch.left - batch.running
-    parts = [f"{wording.count(batch.completed)} answered", f"{wording.count(batch.failed)} failed"]
-    if not batch.ended:
-        parts += [f"{wording.count(batch.running)} running", f"{wording.count(max(0, waiting))} waiting"]
-    return ", ".join(parts) + "."
+    """Return what became of the requests of a batch so far, "" where the first sentence on it tells all."""
+    if batch.ended or batch.in_progress_at is None:
+        return ""
+    waiting = max(0, batch.left - batch.running)
+    told = {"answered": batch.completed, "failed": batch.failed, "running": batch.running, "waiting": waiting}
+    return ", ".join(f"{wording.count(number)} {word}" for word, number in told.items()) + "."
 
 
 def tokens(batch: Batch) -> str:
@@ -178,7 +179,8 @@ def tokens(batch: Batch) -> str:
     used = batch.usage
     if not used.input_tokens and not used.output_tokens:
         return ""
-    return f"{wording.count(used.input_tokens)} prompt and {wording.count(used.output_tokens)} answer tokens so far."
+    so_far = "" if batch.ended else " so far"
+    return f"{wording.count(used.input_tokens)} prompt and {wording.count(used.output_tokens)} answer tokens{so_far}."
 
 
 def score_words(score: Score) -> str:

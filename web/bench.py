@@ -30,7 +30,7 @@ from web.stage import Stage, gateway, play
 
 POOL = "default"
 WARM_UP = 20.0
-"""Seconds at the start of each run that do not count: the flood fills up, the controller finds its limit."""
+"""Seconds at the start of each run that do not count, a third of it at most: the controller finds its limit."""
 HELD_WARM_UP = 8.0
 """The same under a fixed quota, where nothing has to be found."""
 PATIENCE = 60.0
@@ -82,6 +82,10 @@ class Plan:
             budgets=BudgetConfig(first_token_s=1.0 / self.speed, per_token_ms=75.0 / self.speed),
         )
 
+    def warm_up(self, *, held: bool) -> float:
+        """Return the seconds at the start of a run that do not count, with or without a fixed quota."""
+        return min((HELD_WARM_UP if held else WARM_UP) / self.speed, self.seconds / 3)
+
     def arrivals(self, seconds: float) -> list[Arrival]:
         """Return the interactive calls of the first `seconds`. Raises InvalidValue for a malformed trace."""
         span = seconds * self.speed
@@ -109,8 +113,8 @@ class Report:
 
 def total_seconds(plan: Plan, quotas: int) -> float:
     """Return about how long the bench takes."""
-    arms = 3 * (WARM_UP / plan.speed + plan.seconds)
-    return arms + (quotas * (HELD_WARM_UP / plan.speed + plan.seconds / 2) if plan.scan else 0.0)
+    arms = 3 * (plan.warm_up(held=False) + plan.seconds)
+    return arms + (quotas * (plan.warm_up(held=True) + plan.seconds / 2) if plan.scan else 0.0)
 
 
 class Bench:
@@ -167,7 +171,7 @@ class Bench:
     async def _arm(self, name: str, upstream: Upstream, *, width: int, quota: int | None = None) -> Arm:
         plan, clock = self._plan, self._stage.runtime.clock
         caller = Caller(upstream=upstream, clock=clock, model=plan.model)
-        warm_up = (WARM_UP if quota is None else HELD_WARM_UP) / plan.speed
+        warm_up = plan.warm_up(held=quota is not None)
         seconds = warm_up + (plan.seconds if quota is None else plan.seconds / 2)
         chat: list[Shot] = []
         batch: list[Shot] = []

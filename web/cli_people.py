@@ -252,7 +252,10 @@ def _change(name: str, config: Path | None, data: Path | None, **given: object) 
 
 def _run(work: "Callable[[People], Awaitable[T]]", config: Path | None, data: Path | None) -> T:
     """Do `work` on the database that the settings name. Raises ConfigError in one line, whatever is wrong."""
+    from web import serving
+
     settings = _settings(config, data)
+    serving.prepare_folder(settings)
 
     async def whole() -> T:
         from core.runtime import open_people

@@ -42,12 +42,11 @@ class Visitor:
 class Shell(Context):
     """What every page needs.
 
-    `page` is its name in the navigation, `stream` where its live parts come from ("": it has none), `poll` whether they
-    are asked for every 5 s instead of sent each second, `scripts` whether the browser files are there, `refresh`
-    whether the page reloads itself where JavaScript is off. `nav` are the pages that the `visitor` may see.
+    `stream` is where its live parts come from ("": it has none), `poll` whether they are asked for every 5 s instead of
+    sent each second, `scripts` whether the browser files are there, `refresh` whether the page reloads itself where
+    JavaScript is off. `nav` are the pages that the `visitor` may see.
     """
 
-    page: str
     title: str
     stream: str
     poll: bool

@@ -122,7 +122,7 @@ class ModelEndpoint:
         try:
             await exchange.run(receive)
         finally:
-            server.counts.in_flight -= 1
+            exchange.count_out()
             setattr(counts, exchange.outcome, getattr(counts, exchange.outcome) + 1)
             exchange.entry["outcome"] = exchange.outcome
 
@@ -137,8 +137,15 @@ class _Exchange:
         self._send = send
         self._generation: Generation | None = None
         self._packer: Any = None
+        self._in_flight = True
         self.outcome = "aborted"
         self.entry: dict[str, Any] = {"path": path, "at": server.clock.monotonic()}
+
+    def count_out(self) -> None:
+        """Count the request as in flight no longer. With its last byte its client may already send the next one."""
+        if self._in_flight:
+            self._in_flight = False
+            self._server.counts.in_flight -= 1
 
     async def run(self, receive: Receive) -> None:
         try:
@@ -232,6 +239,7 @@ class _Exchange:
         if wishes.reset_after is not None or wishes.truncate_after is not None:
             await self._piece(body[: len(body) // 2], wishes)
             raise Broken
+        self.count_out()
         await self._piece(body, wishes)
         await self._send({"type": "http.response.body", "body": b""})
 
@@ -252,6 +260,7 @@ class _Exchange:
                 await self._piece(chunk, wishes)
                 sent += 1
         rest = self._packer.flush() if self._packer else b""
+        self.count_out()
         await self._send({"type": "http.response.body", "body": rest})
 
     async def _chunks(self, prompt: Prompt, form: Format) -> AsyncGenerator[bytes, None]:

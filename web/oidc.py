@@ -1,11 +1,14 @@
 """Signing in by an OpenID Connect provider: authorization code with PKCE, the answer checked as the standard asks."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
+import httpx2
+import msgspec
 import structlog
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from starlette.requests import Request
@@ -23,6 +26,7 @@ from web.ui import ui_of
 
 COOKIE = "tidegate_provider"
 PATH = "/sign-in/provider"
+DISCOVERY = "/.well-known/openid-configuration"
 PENDING_S = 600
 PATIENCE_S = 10.0
 KNOWN_FOR_S = 3600.0
@@ -32,8 +36,37 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 log = structlog.get_logger(__name__)
 
 
+@contextmanager
+def _told(fault: str) -> Iterator[None]:
+    """Turn what goes wrong with the provider, and nothing else, into ProviderFailed."""
+    from authlib.common.errors import AuthlibBaseError
+    from joserfc.errors import JoseError
+
+    try:
+        yield
+    except (httpx2.HTTPError, msgspec.MsgspecError, AuthlibBaseError, JoseError, ValueError) as error:
+        raise ProviderFailed(f"{fault}: {type(error).__name__}") from error
+
+
 class ProviderFailed(Exception):
     """The provider gave no answer that can be used; the message says what, and repeats nothing of the answer."""
+
+
+class _Facts(msgspec.Struct):
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+    userinfo_endpoint: str | None = None
+
+
+class _Keys(msgspec.Struct):
+    keys: list[dict[str, Any]]
+
+
+class _Token(msgspec.Struct):
+    id_token: str
+    access_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +85,8 @@ class Provider:
     def __init__(self, *, config: OidcSignIn, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._facts: Mapping[str, Any] = {}
-        self._keys: Mapping[str, Any] = {}
+        self._facts: _Facts | None = None
+        self._keys = _Keys([])
         self._known_at = float("-inf")
 
     async def begin(self, pending: Pending, redirect_uri: str) -> str:
@@ -61,7 +94,7 @@ class Provider:
         facts = await self._discovered()
         async with self._client(redirect_uri) as client:
             url, _ = client.create_authorization_url(
-                facts["authorization_endpoint"],
+                facts.authorization_endpoint,
                 state=pending.state,
                 code_verifier=pending.verifier,
                 nonce=pending.nonce,
@@ -72,15 +105,11 @@ class Provider:
         """Return who the provider says this is. Raises ProviderFailed, RequestError 403."""
         facts = await self._discovered()
         async with self._client(redirect_uri) as client:
-            try:
-                token = await client.fetch_token(facts["token_endpoint"], code=code, code_verifier=pending.verifier)
-                claims = await self._checked(token, pending)
+            with _told("its answer cannot be used"):
+                told = await client.fetch_token(facts.token_endpoint, code=code, code_verifier=pending.verifier)
+                claims = await self._checked(msgspec.convert(dict(told), _Token), pending)
                 if self._config.name_claim not in claims or self._config.role_claim not in claims:
                     claims = {**await self._user_info(client, claims["sub"]), **claims}
-            except ProviderFailed:
-                raise
-            except Exception as error:
-                raise ProviderFailed(f"its answer cannot be used: {type(error).__name__}") from error
         return self._vouched(claims)
 
     def _client(self, redirect_uri: str) -> Any:
@@ -95,52 +124,51 @@ class Provider:
             scope=self._config.scopes,
             redirect_uri=redirect_uri,
             code_challenge_method="S256",
+            leeway=0,
             timeout=PATIENCE_S,
         )
 
-    async def _discovered(self) -> Mapping[str, Any]:
+    async def _discovered(self) -> _Facts:
         """Return what the provider tells of itself."""
-        if self._clock.monotonic() - self._known_at > KNOWN_FOR_S:
-            await self._discover()
-        return self._facts
+        if self._facts is not None and self._clock.monotonic() - self._known_at <= KNOWN_FOR_S:
+            return self._facts
+        return await self._discover()
 
-    async def _discover(self) -> None:
+    async def _discover(self) -> _Facts:
         issuer = self._config.issuer or ""
         async with self._client("") as client:
-            try:
-                told = await client.get(f"{issuer}/.well-known/openid-configuration", withhold_token=True)
-                facts = told.raise_for_status().json()
-                if facts["issuer"].rstrip("/") != issuer:
+            with _told("it cannot be reached"):
+                told = await client.request("GET", f"{issuer}{DISCOVERY}", withhold_token=True)
+                facts = msgspec.json.decode(told.raise_for_status().content, type=_Facts)
+                if facts.issuer.rstrip("/") != issuer:
                     raise ProviderFailed("it names another issuer than `oidc.issuer`")
-                keys = await client.get(facts["jwks_uri"], withhold_token=True)
-                self._facts, self._keys = facts, keys.raise_for_status().json()
-                self._known_at = self._clock.monotonic()
-            except ProviderFailed:
-                raise
-            except Exception as error:
-                raise ProviderFailed(f"it cannot be reached: {type(error).__name__}") from error
+                keys = await client.request("GET", facts.jwks_uri, withhold_token=True)
+                self._keys = msgspec.json.decode(keys.raise_for_status().content, type=_Keys)
+        self._facts, self._known_at = facts, self._clock.monotonic()
+        return facts
 
-    async def _checked(self, token: Mapping[str, Any], pending: Pending) -> dict[str, Any]:
+    async def _checked(self, token: _Token, pending: Pending) -> dict[str, Any]:
         """Return the claims of the id token once all of it has been checked (OpenID Connect Core, 3.1.3.7)."""
         from authlib.oidc.core import CodeIDToken
         from joserfc.errors import JoseError
 
+        facts = await self._discovered()
         try:
-            decoded = self._decoded(token["id_token"])
+            decoded = self._decoded(token.id_token)
         except (JoseError, ValueError):
-            await self._discover()
-            decoded = self._decoded(token["id_token"])
+            facts = await self._discover()
+            decoded = self._decoded(token.id_token)
         claims = CodeIDToken(
             decoded.claims,
             decoded.header,
             options={
-                "iss": {"essential": True, "value": self._facts["issuer"]},
+                "iss": {"essential": True, "value": facts.issuer},
                 "aud": {"essential": True, "value": self._config.client_id},
             },
             params={
                 "nonce": pending.nonce,
                 "client_id": self._config.client_id,
-                "access_token": token.get("access_token"),
+                "access_token": token.access_token,
             },
         )
         claims.validate(now=int(self._clock.now().timestamp()), leeway=LEEWAY_S)
@@ -150,15 +178,16 @@ class Provider:
         from joserfc import jwt
         from joserfc.jwk import KeySet
 
-        return jwt.decode(id_token, KeySet.import_key_set({"keys": list(self._keys["keys"])}), algorithms=ALGORITHMS)
+        return jwt.decode(id_token, KeySet.import_key_set({"keys": list(self._keys.keys)}), algorithms=ALGORITHMS)
 
     async def _user_info(self, client: Any, subject: str) -> dict[str, Any]:
         """Return what the provider tells beside the id token; that of somebody else is nothing."""
-        address = self._facts.get("userinfo_endpoint")
+        address = (await self._discovered()).userinfo_endpoint
         if not address:
             return {}
-        told = (await client.get(address)).raise_for_status().json()
-        return dict(told) if told.get("sub") == subject else {}
+        told = await client.request("GET", address)
+        found = msgspec.json.decode(told.raise_for_status().content, type=dict[str, Any])
+        return found if found.get("sub") == subject else {}
 
     def _vouched(self, claims: Mapping[str, Any]) -> Vouched:
         name = claims.get(self._config.name_claim)
@@ -166,9 +195,7 @@ class Provider:
             name = claims.get("email")
         if not isinstance(name, str) or not name:
             raise RequestError(403, "not_allowed", "The provider tells no name for you.", should_retry=False)
-        return Vouched(
-            name, f"{self._facts['issuer']}|{claims['sub']}", self._role(claims.get(self._config.role_claim))
-        )
+        return Vouched(name, f"{self._config.issuer}|{claims['sub']}", self._role(claims.get(self._config.role_claim)))
 
     def _role(self, told: object) -> Role | None:
         """Return the highest role that the provider's values give, `None` where they give none."""

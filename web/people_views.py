@@ -14,7 +14,7 @@ from core.people.store import Everyone
 from core.people.tenants import Limits, Tenant
 from core.people.told import sign_in_by
 from web.contexts import Choice
-from web.contexts_people import AccountLine, KeyLine, SessionLine, TenantCard
+from web.people_contexts import AccountLine, KeyLine, SessionLine, TenantCard
 
 ROLE_WORDS = {
     Role.VIEWER: "viewer: sees",

@@ -22,7 +22,7 @@ from core.addresses import is_loopback
 from core.config import Settings
 from core.entrance import Doors
 from core.errors import ConfigError, TidegateError
-from web.one_write import OneWriteProtocol
+from web.edges import protocol_with
 
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
@@ -175,7 +175,12 @@ class Server(uvicorn.Server):
 
 
 async def run_app(
-    app: Starlette, bound: socket.socket, *, grace_s: int = 5, on_ready: Callable[[], object] = lambda: None
+    app: Starlette,
+    bound: socket.socket,
+    *,
+    grace_s: int = 5,
+    stall: float = 30.0,
+    on_ready: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve `app` on the listening socket `bound` until a signal to stop; running answers get `grace_s` seconds to end.
 
@@ -191,7 +196,7 @@ async def run_app(
         if runtime is not None:
             loop.call_soon_threadsafe(runtime.worker.drain)
 
-    server = Server(server_config(app, grace_s), on_ready=on_ready, on_stop=end_streams)
+    server = Server(server_config(app, grace_s, stall=stall), on_ready=on_ready, on_stop=end_streams)
     with server.capture_signals():
         async with contextlib.AsyncExitStack() as running:
             await _start(app, running)
@@ -210,11 +215,11 @@ async def _start(app: Starlette, running: contextlib.AsyncExitStack) -> None:
         raise ConfigError(f"cannot start: {type(error).__name__}: {fault} (more with --log-level debug)") from None
 
 
-def server_config(app: Starlette, grace_s: int) -> uvicorn.Config:
-    """Return how uvicorn serves `app`; its logs go where all logs go."""
+def server_config(app: Starlette, grace_s: int, *, stall: float = 30.0) -> uvicorn.Config:
+    """Return how uvicorn serves `app`; its logs go where all logs go. Clients that stall for so long are cut off."""
     return uvicorn.Config(
         app,
-        http=OneWriteProtocol,
+        http=protocol_with(stall),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -293,4 +298,4 @@ def serve(
             if doors is not None and doors.set_up is not None:
                 on_set_up(f"{settings.public_url or address}/setup?token={doors.set_up}")
 
-        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, on_ready=ready))
+        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, stall=settings.client_stall, on_ready=ready))

@@ -9,9 +9,9 @@ from starlette.routing import BaseRoute, Route
 from core.errors import InvalidValue, RequestError
 from core.people.identity import ASKING
 from web import people_views as views
-from web.contexts_people import AccountPage, SetUpPage, SignInPage
 from web.gate import session_cookie
 from web.people import admit, browser_of, by_of, is_https, people_of, runtime_of, time_of
+from web.people_contexts import AccountPage, SetUpPage, SignInPage
 from web.session_cookie import let_out, way_on
 from web.ui import form_values, html, see_other, ui_of
 

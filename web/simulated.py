@@ -35,7 +35,7 @@ def simulated_upstream(*, slots: int, speed: float = 1.0) -> Iterator[str]:
 def _start(handle: int, slots: int, speed: float) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "web.cli", "mock-server", "--handle", str(handle), "--slots", str(slots)]
     command += ["--speed", str(speed)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(handle,), start_new_session=True)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(handle,), start_new_session=True)  # nosec B603
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

@@ -14,8 +14,8 @@ from core.people.keys import ApiKey, Issued, KeyState
 from core.people.tenants import ALL_LANES, DEFAULT, Tenant
 from web import people_views as views
 from web.contexts import Choice
-from web.contexts_people import KeyForm, KeyMadePage, RevokePage, RotatePage, TenantForm, TenantsPage
 from web.people import by_of, people_of, reason_required, runtime_of, time_of
+from web.people_contexts import KeyForm, KeyMadePage, RevokePage, RotatePage, TenantForm, TenantsPage
 from web.ui import form_values, html, see_other, ui_of
 
 _KEY_VALUES = {"expires": "", "models": "", "cidrs": "", "name": ""}

@@ -78,7 +78,6 @@ class DoneBox:
 class ShellFields(TypedDict):
     """The fields that every page context has; see `web.contexts.Shell`."""
 
-    page: str
     title: str
     stream: str
     poll: bool
@@ -98,12 +97,11 @@ class Ui:
         self.done = DoneBox()
 
     def shell(self, page: str, title: str, *, refresh: bool, watched: Watched | None = None) -> ShellFields:
-        """Return what every page context has; `watched` is what is live on it."""
+        """Return what every page context has; `page` is its name in the navigation, `watched` what is live on it."""
         poll = self.runtime.settings.live == "poll"
         query = urlencode(_watch_query(watched)) if watched else ""
         stream = f"/ui/{'live' if poll else 'stream'}?{query}" if watched else ""
         return {
-            "page": page,
             "title": title,
             "stream": stream,
             "poll": poll,
@@ -155,7 +153,9 @@ async def running(app: Starlette, runtime: Runtime) -> AsyncIterator[Ui]:
 
 
 def navigation(page: str, asking: Identity) -> tuple[NavLink, ...]:
-    """Return the pages that who asks may see; `page` is the one that is shown."""
+    """Return the pages that who asks may see, none before the sign-in; `page` is the one that is shown."""
+    if asking.anonymous and asking.role is not Role.ADMIN:
+        return ()
     return tuple(NavLink(name, href, name == page) for name, href, action in NAVIGATION if may(asking, action))
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
+from core.batch.audit import batch_entry
 from core.batch.states import move
 from core.batch.values import Batch, BatchPause, BatchStatus, StoredFile
 from core.batch.wake import Wake
@@ -88,7 +89,7 @@ class Upload:
 
 
 class Batches:
-    """Creates and changes batches; each change wakes whoever runs them.
+    """Creates and changes batches; each change wakes whoever runs them and has its entry in the audit trail.
 
     Raises NotFound for what another tenant owns, InvalidValue for what the batch's status does not allow. `tenant` None
     is an operator, who sees all. `retention` is how long files are kept where nobody says otherwise.
@@ -154,6 +155,7 @@ class Batches:
         """Begin to cancel a batch; what is cancelled or about to be is returned as it is."""
         stopped = (BatchStatus.CANCELLING, BatchStatus.CANCELLED)
         return await self._change(
+            "cancel",
             batch_id,
             tenant,
             lambda batch: batch if batch.status in stopped else move(batch, BatchStatus.CANCELLING, self._clock.now()),
@@ -162,19 +164,21 @@ class Batches:
     async def pause(self, batch_id: str, *, tenant: str | None, by: str, reason: str = "") -> Batch:
         """Start no more items of a batch until it is resumed; those that run go on."""
         return await self._change(
+            "pause",
             batch_id,
             tenant,
             lambda batch: replace(_open(batch), pause=batch.pause or BatchPause(by, reason, self._clock.now())),
+            reason=reason,
         )
 
     async def resume(self, batch_id: str, *, tenant: str | None) -> Batch:
         """Let a paused batch go on."""
-        return await self._change(batch_id, tenant, lambda batch: replace(_open(batch), pause=None))
+        return await self._change("resume", batch_id, tenant, lambda batch: replace(_open(batch), pause=None))
 
     async def prioritise(self, batch_id: str, priority: int, *, tenant: str | None) -> Batch:
         """Let a batch go before those of its tenant that have a lower priority."""
         check_priority(priority)
-        return await self._change(batch_id, tenant, lambda batch: replace(_open(batch), priority=priority))
+        return await self._change("priority", batch_id, tenant, lambda batch: replace(_open(batch), priority=priority))
 
     async def retry_failed(self, batch_id: str, *, tenant: str | None) -> Batch:
         """Run the failed items of a completed batch once more, within its window.
@@ -190,7 +194,10 @@ class Batches:
                 with suppress(NotFound):
                     await self._store.delete_file(batch.error_file, tenant=None)
                 await self._files.delete(batch.error_file)
-                again = await self._store.retry_failed(move(batch, BatchStatus.IN_PROGRESS, self._clock.now()))
+                now = self._clock.now()
+                moved = move(batch, BatchStatus.IN_PROGRESS, now)
+                entry = batch_entry(batch, moved, kind="retry", at=now)
+                again = await self._store.retry_failed(moved, audit=[entry])
             except StaleVersion:
                 continue
             self._wake.notify()
@@ -231,14 +238,17 @@ class Batches:
         self._wake.notify()
         return created
 
-    async def _change(self, batch_id: str, tenant: str | None, change: Callable[[Batch], Batch]) -> Batch:
+    async def _change(
+        self, kind: str, batch_id: str, tenant: str | None, change: Callable[[Batch], Batch], *, reason: str = ""
+    ) -> Batch:
         while True:
             batch = await self._store.batch(batch_id, tenant=tenant)
             changed = change(batch)
             if changed == batch:
                 return batch
             try:
-                saved = await self._store.update(changed)
+                entry = batch_entry(batch, changed, kind=kind, at=self._clock.now(), reason=reason)
+                saved = await self._store.update(changed, audit=[entry])
             except StaleVersion:
                 continue
             self._wake.notify()

@@ -8,15 +8,15 @@ from core.errors import Rejected
 from core.lanes import Lane
 from core.people.tenants import TenantDirectory
 
-SPAN_S = 61
-"""Whole seconds looked back on: the present one, which has just begun, and 60 before it."""
+SPAN_S = 60
+"""Whole seconds looked back on, the present one, which has just begun, included."""
 BATCH_RETRY_S = 5
 
 
 class MinuteWindow:
-    """A sum over the last minute, kept by whole seconds; O(1) a step, 61 numbers in all.
+    """A sum over the last minute, kept by whole seconds; O(1) a step, 60 numbers in all.
 
-    Never forgets anything before 60 s are over, so what is bounded by it holds in any minute.
+    What is counted is forgotten 59 to 60 s later, so that nobody need ever wait for longer than a minute.
     """
 
     __slots__ = ("_counts", "_second", "total")

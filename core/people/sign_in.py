@@ -173,9 +173,10 @@ class SignIn:
         if wait > 0:
             message = f"Too many attempts failed. Try again in {_minutes(wait)}."
             raise RequestError(429, "slow_down", message, type="rate_limit_error", retry_after=ceil(wait))
+        # Before anything is waited for: attempts side by side count each other.
+        self._throttle.failed(name, browser.address, self._clock.monotonic())
         account = next((each for each in (await self._store.everyone()).accounts if each.name == name), None)
         stored = account.password if account is not None and account.active else None
-        self._throttle.failed(name, browser.address, self._clock.monotonic())
         if not await self._passwords.verify(stored, password):
             await self._note_failure(name, browser, account)
             raise _refusal(401, "sign_in_failed", "The name or the password is wrong.")

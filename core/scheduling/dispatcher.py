@@ -197,17 +197,21 @@ class Dispatcher:
         return batch_quota(self.limits, self.demand())
 
     def room(self) -> int:
-        """Return how many more batch requests a feeder should submit now: those that may run, and one standing by.
+        """Return how many more durable items a feeder should submit now: those that may run, and one standing by.
 
-        The one standing by shows that batch has work, and so whether the limit is what stops it. 0 while batch is
-        paused, held or backed off.
+        The one standing by shows that batch has work, and so whether the limit is what stops it; behind other batch
+        requests it keeps a place in their queue. 0 while batch is paused, held, backed off, or closed by a ceiling of 0.
         """
         limits, now = self.limits, self._clock.monotonic()
-        if limits.paused or limits.hold == 0 or now < self._held_until or now < self._backed_off_until:
+        closed = limits.paused or (limits.ceiling if limits.hold is None else limits.hold) == 0
+        if closed or now < self._held_until or now < self._backed_off_until:
             return 0
-        backlog, most = len(self._queues[Lane.BATCH]), self._most[Lane.BATCH]
-        free = self.quota() - self._slots.in_flight[Lane.BATCH]
-        return max(0, min(free + 1, max(free, most)) - backlog)
+        queue = self._queues[Lane.BATCH]
+        free, others = self.quota() - self._slots.in_flight[Lane.BATCH], len(queue) - queue.durable
+        if others:
+            free = max(0, free - others)
+        standing_by = 1 if len(queue) < self._most[Lane.BATCH] else 0
+        return max(0, free + standing_by - queue.durable)
 
     def demand(self) -> int:
         """Return the interactive demand that the quota leaves room for: in flight and waiting, or its recent peak."""

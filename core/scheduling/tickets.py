@@ -55,9 +55,10 @@ def _nobody(*_: object) -> None:
 
 
 class LaneQueue:
-    """Tickets in the order in which they will start; every operation is O(1)."""
+    """Tickets in the order in which they will start; every operation is O(1). `durable` counts the durable ones."""
 
     def __init__(self) -> None:
+        self.durable = 0
         self._tickets: OrderedDict[Ticket, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -66,10 +67,12 @@ class LaneQueue:
     def push(self, ticket: Ticket) -> None:
         """Add at the end."""
         self._tickets[ticket] = None
+        self.durable += ticket.durable
 
     def push_front(self, ticket: Ticket) -> None:
         """Add so that it starts next."""
         self._tickets[ticket] = None
+        self.durable += ticket.durable
         self._tickets.move_to_end(ticket, last=False)
 
     def head(self) -> Ticket | None:
@@ -78,11 +81,15 @@ class LaneQueue:
 
     def pop(self) -> Ticket:
         """Take the head out. Raises KeyError when empty."""
-        return self._tickets.popitem(last=False)[0]
+        ticket = self._tickets.popitem(last=False)[0]
+        self.durable -= ticket.durable
+        return ticket
 
     def discard(self, ticket: Ticket) -> None:
         """Take a ticket out, wherever it stands; legal when it is not there."""
-        self._tickets.pop(ticket, None)
+        if ticket in self._tickets:
+            del self._tickets[ticket]
+            self.durable -= ticket.durable
 
     def oldest_wait(self, now: float) -> float | None:
         """Return the seconds the head has waited, `None` when empty."""

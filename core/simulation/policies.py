@@ -26,7 +26,7 @@ class Policy(Protocol):
 
 def total_limits(limits: PoolLimits, total: float) -> PoolLimits:
     """Return limits under which batch gets `total` less the interactive demand, between 0 and all it may have."""
-    return replace(limits, limit=total, floor=0, ceiling=limits.batch_max, headroom=0, hold=None)
+    return replace(limits, limit=total, floor=0, ceiling=limits.batch_max, headroom=0, hold=None, room_for_peak=False)
 
 
 def quota_limits(limits: PoolLimits, quota: int) -> PoolLimits:

@@ -77,7 +77,10 @@ def tokens(trails: Sequence[Trail], start: float, end: float) -> float:
 
 
 def _cold_start(trails: Sequence[Trail]) -> float | None:
-    ticks = [(level.at, sum(t.levels[place].limit for t in trails)) for place, level in enumerate(trails[0].levels)]
+    # Ticks drift by rounding, so that one run may have one more than another.
+    ticks = [
+        (tick[0].at, sum(level.limit for level in tick)) for tick in zip(*(t.levels for t in trails), strict=False)
+    ]
     steady = [total for at, total in ticks if STEADY_FROM <= at < LOST_AT]
     bar = 0.9 * sum(steady) / len(steady)
     return next((at for at, total in ticks if total >= bar), None)

@@ -9,6 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from core.batch.values import Batch, BatchStatus
 from core.errors import NotFound, StaleVersion
+from core.people.audit import AuditEntry
+from core.storage.audit import append
 from core.storage.batch_rows import batch_of, changing_columns, new_columns
 from core.storage.database import Database
 from core.storage.tables import BATCHES, ITEMS
@@ -64,15 +66,17 @@ class SqlBatches:
         async with self._database.read() as session:
             return await _all(session, SELECT_BATCH.where(ACTIVE).order_by(BATCHES.c.number))
 
-    async def update(self, batch: Batch) -> Batch:
+    async def update(self, batch: Batch, *, audit: Sequence[AuditEntry] = ()) -> Batch:
         """Store what changed as the next version; counts and usage are left alone."""
         async with self._database.write() as session:
             await _save(session, batch)
             if batch.ended:
                 await record_end(self._database, session, batch)
-            return batch_of(await _found(session, batch.id, None))
+            saved = batch_of(await _found(session, batch.id, None))
+            await append(session, audit)
+            return saved
 
-    async def retry_failed(self, batch: Batch) -> Batch:
+    async def retry_failed(self, batch: Batch, *, audit: Sequence[AuditEntry] = ()) -> Batch:
         """Make every failed item pending again, the error file void, and store the batch."""
         void = {"failed": 0, "error_size": 0}
         async with self._database.write() as session:
@@ -93,7 +97,9 @@ class SqlBatches:
                 )
             )
             await session.execute(update(BATCHES).where(BATCHES.c.number == row["number"]).values(void))
-            return batch_of(await _found(session, batch.id, None))
+            saved = batch_of(await _found(session, batch.id, None))
+            await append(session, audit)
+            return saved
 
     async def _take_turns(self, session: AsyncSession, dedupe: str) -> None:
         """Let equal creates of several processes follow each other; on SQLite all writers do."""

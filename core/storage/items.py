@@ -89,13 +89,15 @@ _NEW_COLUMNS = (
     ITEMS.c.result_length,
     ITEMS.c.seconds,
 )
-_INSERT = (
-    f"INSERT INTO {ITEMS.name} ({', '.join(column.name for column in _NEW_COLUMNS)}) "
-    f"VALUES ({', '.join('?' for _ in _NEW_COLUMNS)})"
-)
-_END = (
-    f"UPDATE {ITEMS.name} SET state = ?, attempts = attempts + ?, due = ?, status_code = ?, error_code = ?, "
-    "result_start = ?, result_length = ?, seconds = ?, owner = NULL, lease_until = NULL WHERE batch = ? AND idx = ?"
+_NAMES = [column.name for column in _NEW_COLUMNS]
+_INSERT = " ".join(("INSERT INTO", ITEMS.name, f"({', '.join(_NAMES)}) VALUES ({', '.join('?' for _ in _NAMES)})"))
+_END = " ".join(
+    (
+        "UPDATE",
+        ITEMS.name,
+        "SET state = ?, attempts = attempts + ?, due = ?, status_code = ?, error_code = ?, result_start = ?,",
+        "result_length = ?, seconds = ?, owner = NULL, lease_until = NULL WHERE batch = ? AND idx = ?",
+    )
 )
 _COUNTED = ("completed", "failed", *_TOKENS)
 _COUNT = (

@@ -219,7 +219,7 @@ async def test_without_javascript_a_batch_is_uploaded_watched_and_cancelled(
     await expect(page.locator("#live")).to_contain_text("Paused by operator: not tonight.")
     await page.get_by_role("link", name="Cancel…").click()
     await page.get_by_role("button", name="Cancel evening").click()
-    await expect(page.get_by_role("status").first).to_contain_text("evening cancelled")
+    await expect(page.locator(".applied")).to_contain_text("evening cancelled")
     town.wait("evening", "cancelled")
 
 

@@ -28,6 +28,10 @@ PAGES = [
     "/schedule?edit=zone",
     "/schedule/delete?kind=window&name=Peak",
     "/decisions",
+    "/audit?controller=1",
+    "/audit/1",
+    "/audit/2",
+    "/audit/calls",
     "/?pool=nope",
 ]
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
@@ -102,6 +104,17 @@ def until_listening(port: int, child: subprocess.Popen[Any]) -> float:
     raise AssertionError("it never listened")
 
 
+def until_ready(port: int) -> None:
+    """Wait until Tidegate says that it is ready."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        with suppress(httpx2.TransportError):
+            if httpx2.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                return
+        time.sleep(0.01)
+    raise AssertionError("it was never ready")
+
+
 @contextmanager
 def running(*command: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run a process of ours for as long as the context lasts."""
@@ -168,9 +181,10 @@ def tidegate(behind: int, **settings: str) -> Iterator[Target]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
         command = [sys.executable, "-m", "web.cli", "serve", "--port", str(port)]
         child = stack.enter_context(
-            running(*command, env=kept | given | {"PYTHONPATH": str(ROOT) + os.environ.get("XP","")}, cwd=data, stdout=subprocess.DEVNULL)
+            running(*command, env=kept | given | {"PYTHONPATH": str(ROOT)}, cwd=data, stdout=subprocess.DEVNULL)
         )
         until_listening(port, child)
+        until_ready(port)
         yield Target("Tidegate", port, child.pid)
 
 

@@ -1,7 +1,8 @@
 """A model server that costs next to nothing: `python stub.py SOCKET` serves the listening socket of that number.
 
 A call is answered at once by a small JSON body, or, with `?chunks=N&gap=S` in its path, by a stream of N events, S
-seconds apart, each with the monotonic time at which it was sent. The streams are spread evenly over the gap.
+seconds apart, each with the monotonic time at which it was sent. After their first event the streams are spread evenly
+over the gap.
 """
 
 import asyncio
@@ -104,7 +105,8 @@ class Stub(asyncio.Protocol):
             return
         if gap not in BEATS:
             BEATS[gap] = Beat(gap)
-        BEATS[gap].add(self, chunks)
+        self.transport.write(chunk(EVENT % time.monotonic_ns()))
+        BEATS[gap].add(self, chunks - 1)
 
     def end(self) -> None:
         if not self.gone:

@@ -9,6 +9,7 @@ import pytest
 
 from core.errors import NotFound
 from core.ports import FileStore
+from core.storage.encrypted import EncryptedFiles
 from core.storage.files import DiskFiles
 
 pytestmark = pytest.mark.anyio
@@ -16,9 +17,10 @@ pytestmark = pytest.mark.anyio
 BIG = 300_000
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> FileStore:
-    return DiskFiles(folder=tmp_path / "files")
+@pytest.fixture(params=["disk", "encrypted"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore:
+    disk = DiskFiles(folder=tmp_path / "files")
+    return disk if request.param == "disk" else EncryptedFiles(inner=disk, secret="s" * 32)
 
 
 async def whole(files: FileStore, file_id: str, end: int | None = None) -> bytes:

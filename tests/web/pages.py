@@ -13,8 +13,10 @@ from starlette.middleware import Middleware
 
 from core.config import Settings
 from core.runtime import Runtime
-from web.dashboard import ROUTES
+from web.app import routes
+from web.gate import Gate
 from web.headers import SecurityHeaders
+from web.permissions import guarded
 from web.ui import Ui, running
 
 NOBODY = "http://127.0.0.1:9/v1"
@@ -63,7 +65,8 @@ async def site(folder: Path, **settings: Any) -> AsyncIterator[Site]:
     given = {"data": folder, "slots": 8, "upstream": NOBODY} if "pools" not in settings else {"data": folder}
     runtime = Runtime(settings=Settings(**(given | settings)))
     await runtime.start()
-    app = Starlette(routes=ROUTES, middleware=[Middleware(SecurityHeaders)])
+    app = Starlette(routes=guarded(routes()), middleware=[Middleware(SecurityHeaders)])
+    app.state.runtime, app.state.gate = runtime, Gate(runtime=runtime)
     transport = httpx2.ASGITransport(app=app)
     try:
         async with running(app, runtime) as ui, httpx2.AsyncClient(transport=transport, base_url=HOME) as client:

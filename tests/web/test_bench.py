@@ -17,6 +17,7 @@ from web.bench_view import VERDICTS, as_builtins, command
 from web.cli import main
 
 SPEED = 20.0
+CANARY = "sk-canary-4411"
 
 
 def measure(plan: Plan) -> Report:
@@ -25,7 +26,7 @@ def measure(plan: Plan) -> Report:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return measure(Plan(slots=3, seconds=1.5, rate=2.0, speed=SPEED))
+    return measure(Plan(slots=3, seconds=2.0, rate=0.4, speed=SPEED))
 
 
 def test_three_arms_run_on_one_trace_and_every_fixed_quota_is_tried(report: Report) -> None:
@@ -87,16 +88,21 @@ def test_the_time_it_takes_counts_every_run() -> None:
 
 
 def test_a_real_server_is_measured_without_what_only_the_simulated_one_tells(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("SERVER_KEY", CANARY)
     with running(mock_server.create_app(speed=SPEED), lifespan="off") as url:
-        plan = Plan(slots=2, seconds=1.0, rate=20.0, upstream=f"{url}/v1", scan=False, api_key="sk-canary-4411")
-        assert command(plan, as_json=True, strict=True) in (0, 1)
+        options = ["--upstream", url, "--api-key-env", "SERVER_KEY", "--no-scan", "--strict", "--json"]
+        numbers = ["--slots", "2", "--seconds", "1", "--rate", "5"]
+        monkeypatch.setattr(sys, "argv", ["tidegate", "bench", *options, *numbers])
+        with pytest.raises(SystemExit) as left:
+            main()
+    assert left.value.code in (0, 1)
     out, _ = capsys.readouterr()
     told = json.loads(out)
     assert told["arms"][2]["server"] is None
     assert [target["verdict"] for target in told["targets"]][1:] == ["not judged"] * 3
-    assert "sk-canary-4411" not in out
+    assert CANARY not in out
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, 0), (True, 1)])

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from core.config import Settings
+from core.entrance import Doors
 from core.errors import ConfigError
 from web import serving
 
@@ -38,11 +39,20 @@ def test_a_second_holder_of_the_data_folder_is_refused_until_the_first_ends(tmp_
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.7.7", "gate.example"])
-def test_listening_beyond_loopback_needs_the_word_insecure(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"host = .*--insecure"):
-        serving.refuse_exposure(Settings(host=host))
-    serving.refuse_exposure(Settings(host=host, insecure=True))
-    serving.refuse_exposure(Settings(host="127.0.0.1"))
+def test_listening_beyond_loopback_needs_an_admin_and_a_key_or_the_word_insecure(host: str) -> None:
+    for doors in (Doors(admin=False, keys=False), Doors(admin=True, keys=False), Doors(admin=False, keys=True)):
+        with pytest.raises(ConfigError, match=r"host = .* make one with .*--insecure"):
+            serving.refuse_exposure(Settings(host=host), doors)
+        serving.refuse_exposure(Settings(host=host, insecure=True), doors)
+        serving.refuse_exposure(Settings(host="127.0.0.1"), doors)
+    serving.refuse_exposure(Settings(host=host), Doors(admin=True, keys=True))
+
+
+def test_a_refusal_to_listen_names_what_is_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        serving.refuse_exposure(Settings(host="0.0.0.0"), Doors(admin=True, keys=False))
+    assert "keys create" in str(caught.value)
+    assert "accounts create" not in str(caught.value)
 
 
 def test_a_port_in_use_is_named_with_the_mend() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from core.batch.service import NewBatch
 from core.batch.values import BatchPause, BatchStatus, ItemState
 from core.errors import InvalidValue, NotFound
+from core.people.audit import AuditQuery
+from core.people.identity import ASKING, OPEN
 from tests.batch_house import ENDPOINT, House, jsonl, line
 
 pytestmark = pytest.mark.anyio
@@ -155,3 +158,26 @@ async def test_a_file_of_a_running_batch_cannot_be_deleted(parts: House) -> None
     await parts.closer.settle(batch.id)
     await parts.batches.delete_file(batch.input_file_id, tenant="t")
     assert await parts.files.size(batch.input_file_id) == 0
+
+
+async def test_every_change_of_a_batch_has_its_entry_in_the_audit_trail_and_none_that_changes_nothing(
+    parts: House,
+) -> None:
+    file = await parts.file(jsonl(line()))
+    batch = await parts.batches.create(NewBatch("t", ENDPOINT, file.id, DAY), dedupe="d", again=False)
+    token = ASKING.set(replace(OPEN, key="ops", tenant="t"))
+    try:
+        await parts.batches.pause(batch.id, tenant="t", by="ops", reason="too early")
+        await parts.batches.pause(batch.id, tenant="t", by="ops", reason="again")
+        await parts.batches.resume(batch.id, tenant="t")
+        await parts.batches.prioritise(batch.id, 5, tenant="t")
+        await parts.batches.cancel(batch.id, tenant="t")
+        with pytest.raises(InvalidValue):
+            await parts.batches.prioritise(batch.id, 6, tenant="t")
+    finally:
+        ASKING.reset(token)
+    found = [record.entry for record in await parts.store.audit(AuditQuery(target=f"batch:{batch.id}"))]
+    assert [entry.action for entry in found] == ["batch.cancel", "batch.priority", "batch.resume", "batch.pause"]
+    assert {(entry.actor, entry.way) for entry in found} == {("ops", "api key ops")}
+    assert found[-1].reason == "too early"
+    assert (found[1].before["priority"], found[1].after["priority"]) == (0, 5)

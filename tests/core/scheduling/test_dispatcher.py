@@ -453,3 +453,18 @@ def test_whoever_feeds_batch_is_told_when_there_is_room() -> None:
         assert told == [3.0]
 
     virtually(limits(), body)
+
+
+def test_a_durable_item_keeps_a_place_in_the_queue_behind_other_batch_requests() -> None:
+    async def body(bench: Bench) -> None:
+        others = [bench.submit(BATCH, f"s{n}", durable=False, has_tokens=False) for n in range(20)]
+        assert bench.dispatcher.room() == 1
+        item = bench.submit(BATCH, "item", has_tokens=False)
+        assert bench.dispatcher.room() == 0
+        for ticket in others[3:]:
+            bench.dispatcher.cancel(ticket)
+        assert bench.dispatcher.room() == 0
+        bench.dispatcher.release(others[0], Outcome.SUCCESS)
+        assert (item.lease is not None, bench.dispatcher.room()) == (True, 1)
+
+    virtually(limits(), body)
