@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,6 +18,8 @@ from core.scheduling.calls import Call
 GROUP = 500
 """Rows stored in one transaction."""
 LONGEST_TEXT = 200
+PATIENCE_S = 2.0
+"""Seconds that the database gets at the stop."""
 
 log = structlog.get_logger(__name__)
 
@@ -97,10 +100,14 @@ class CallLog(Service):
         """Stop, then store what is left, if the database allows."""
         was_running = self.running
         # A statement that is cancelled in the middle costs its connection: let the writer come to its pause first.
-        async with self._writing:
-            await super().stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S), self._writing:
+                pass
+        await super().stop()
         if was_running:
-            await self.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.flush()
 
     async def flush(self) -> None:
         """Store all that waits now, group by group; what cannot be stored is dropped and counted."""
@@ -117,6 +124,9 @@ class CallLog(Service):
     async def _store_group(self, records: list[CallRecord]) -> None:
         try:
             await self._store.add_calls(records)
+        except asyncio.CancelledError:
+            self.dropped += len(records)
+            raise
         except Exception as error:
             self.dropped += len(records)
             if not self._failing:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from core.addresses import is_loopback
 from core.config import Settings
 from core.errors import ConfigError
-from core.people.accounts import Passwords
 from core.people.identity import Role
+from core.people.passwords import Passwords
 from core.people.ring import KeyRing
 from core.people.roster import Roster
 from core.people.secret import KeyedHash, derived, load_secret

@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 import structlog
@@ -21,6 +22,7 @@ from core.batch.keeper import Keeper
 from core.batch.plan import Conditions
 from core.batch.pruner import Pruner
 from core.batch.queries import BatchQueries
+from core.batch.queued import QueuedLimits
 from core.batch.rescuer import Rescuer
 from core.batch.service import Batches
 from core.batch.wake import Wake
@@ -43,6 +45,7 @@ from core.lifecycle import Service
 from core.metrics import Instruments, PoolMeters
 from core.operations import Figures, Operations
 from core.overview import Reading, Waits, sample
+from core.people.identity import ANY_MODEL
 from core.people.limits import TenantLimits
 from core.people.secret import derived
 from core.people.tenants import TenantDirectory
@@ -371,10 +374,11 @@ class Runtime:
             wake=self.wake,
             retention=kept,
             file_bytes=settings.batch_file_bytes,
+            admit=QueuedLimits(directory=self.tenants, active=store.active).check,
         )
         self.closer = Closer(store=store, files=files, clock=clock, retention=kept)
         limits = IntakeLimits(lines=settings.batch_lines, line_bytes=settings.body_limit)
-        intake = Intake(store=store, files=files, clock=clock, route=self._route, limits=limits)
+        intake = Intake(store=store, files=files, clock=clock, route=self._route, limits=limits, may_use=self._may_use)
         self.keeper = Keeper(store=store, intake=intake, closer=self.closer, wake=self.wake)
         self.pruner = Pruner(store=store, files=files, retention=kept)
         self.rescuer = Rescuer(store=store, clock=clock)
@@ -389,6 +393,7 @@ class Runtime:
             # Whoever holds the data folder is alone on its SQLite; a PostgreSQL may have other processes.
             alone=settings.database_url.startswith("sqlite"),
             grace_s=settings.shutdown_grace,
+            weights=self.tenants.weights,
         )
         self.forecaster = Forecaster(store=store, batches=store, clock=clock, conditions=self._conditions)
         self.batch_queries = BatchQueries(store=store, clock=clock, eta=self.forecaster.eta, why=self._why_no_batch)
@@ -405,6 +410,11 @@ class Runtime:
     @cached_property
     def _webhook_key(self) -> bytes:
         return derived(secret_of(self.settings), PURPOSE)
+
+    def _may_use(self, key: str | None, model: str) -> bool:
+        """Tell whether the key of that name may name this model; where it is gone, it was let in when it was there."""
+        globs = self.people.ring.snapshot.models.get(key or "", ANY_MODEL)
+        return globs == ANY_MODEL or any(fnmatchcase(model, glob) for glob in globs)
 
     def _route(self, model: str) -> tuple[str, str] | None:
         found = serving(self.pools.values(), model)

@@ -10,9 +10,9 @@ from typing import Any
 
 from argon2 import PasswordHasher
 
-from core.people.accounts import Passwords
 from core.people.acting import By
 from core.people.keys import ApiKey, NewKey, made
+from core.people.passwords import Passwords
 from core.people.roster import Roster
 from core.people.secret import KeyedHash
 from core.people.sign_in import SignIn

@@ -38,16 +38,20 @@ class Gate:
         self._proxy = runtime.settings.proxy
 
     def known(self, scope: Scope) -> Identity | None:
-        """Return who asks, where that can be told at once: anybody, or a valid key. Raises RequestError."""
+        """Return who asks, where that can be told at once: anybody, or a key of which nothing else must be asked."""
         anyone = self._ring.snapshot.anyone
         if anyone is not None:
             return OPEN if anyone is OPEN else None
-        if not self._ring.fresh:
-            return None
         for name, value in scope["headers"]:
             if name == b"authorization":
-                return self._ring.identify(value, self.peers.address(scope))
+                return self._ring.quick(value)
         return None
+
+    def _by_key(self, scope: Scope, authorization: bytes) -> Identity | None:
+        """Return whom a key stands for. On pages another scheme is the business of a proxy in front."""
+        if is_page(scope) and authorization[:7].lower() != b"bearer ":
+            return None
+        return self._ring.identify(authorization, self.peers.address(scope))
 
     async def identify(self, scope: Scope) -> Identity:
         """Return who asks. Raises RequestError 401 or 503."""
@@ -55,9 +59,8 @@ class Gate:
         if not ring.fresh:
             await ring.look_again()
         authorization = headers_named(scope, b"authorization")
-        if authorization and ring.snapshot.anyone is None:
-            return ring.identify(authorization[-1], self.peers.address(scope))
-        return await self._proxied(scope) or await self._signed_in(scope) or self._anonymous(scope)
+        found = self._by_key(scope, authorization[-1]) if authorization and ring.snapshot.anyone is None else None
+        return found or await self._proxied(scope) or await self._signed_in(scope) or self._anonymous(scope)
 
     async def _proxied(self, scope: Scope) -> Identity | None:
         """Return whom a trusted proxy names."""

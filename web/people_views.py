@@ -23,10 +23,10 @@ ROLE_WORDS = {
     Role.ADMIN: "admin: teams, keys, accounts",
 }
 LANE_WORDS = {
-    "": "both, interactive first",
-    "both-batch": "both, batch first",
-    "interactive": "interactive",
-    "batch": "batch",
+    "": "both lanes, interactive first",
+    "both-batch": "both lanes, batch first",
+    "interactive": "interactive only",
+    "batch": "batch only",
 }
 OVERLAPS = {"0": "not at all", "1h": "1 hour", "24h": "24 hours", "7d": "7 days", "30d": "30 days"}
 _LIMITS = {

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -37,8 +38,16 @@ class Intake:
     """
 
     def __init__(
-        self, *, store: BatchStore, files: FileStore, clock: Clock, route: Route, limits: IntakeLimits
+        self,
+        *,
+        store: BatchStore,
+        files: FileStore,
+        clock: Clock,
+        route: Route,
+        limits: IntakeLimits,
+        may_use: Callable[[str | None, str], bool] = lambda key, model: True,
     ) -> None:
+        self._may_use = may_use
         self._store = store
         self._files = files
         self._clock = clock
@@ -49,7 +58,10 @@ class Intake:
         """Validate a batch and return it as it is afterwards: in progress, failed, or what else became of it."""
         await self._drop_items(batch)
         reader = LineReader(
-            endpoint=batch.endpoint, route=self._route, most=self._limits.lines, longest=self._limits.line_bytes
+            endpoint=batch.endpoint,
+            route=partial(self._route_of, batch.key),
+            most=self._limits.lines,
+            longest=self._limits.line_bytes,
         )
         try:
             errors = await self._take(batch, reader)
@@ -64,6 +76,10 @@ class Intake:
             return failed
         pool, model = reader.pool or batch.pool, reader.model
         return await self._finish(batch, lambda found: self._accepted(found, pool, model))
+
+    def _route_of(self, key: str | None, model: str) -> tuple[str, str] | None:
+        """Return where a model is served; a model that the batch's key may not use is served nowhere."""
+        return self._route(model) if self._may_use(key, model) else None
 
     async def _take(self, batch: Batch, reader: LineReader) -> list[LineError]:
         """Store the file's items as far as no line is wrong; return the errors found."""

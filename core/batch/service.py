@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -92,12 +92,22 @@ class Batches:
     """Creates and changes batches; each change wakes whoever runs them and has its entry in the audit trail.
 
     Raises NotFound for what another tenant owns, InvalidValue for what the batch's status does not allow. `tenant` None
-    is an operator, who sees all. `retention` is how long files are kept where nobody says otherwise.
+    is an operator, who sees all. `retention` is how long files are kept where nobody says otherwise. `admit` may raise
+    RequestError where a tenant has too much queued to create one more.
     """
 
     def __init__(
-        self, *, store: BatchStore, files: FileStore, clock: Clock, wake: Wake, retention: timedelta, file_bytes: int
+        self,
+        *,
+        store: BatchStore,
+        files: FileStore,
+        clock: Clock,
+        wake: Wake,
+        retention: timedelta,
+        file_bytes: int,
+        admit: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        self._admit = admit
         self.file_bytes = file_bytes
         self._store = store
         self._files = files
@@ -216,6 +226,8 @@ class Batches:
             raise InvalidValue("file", f"{gone.name} was deleted, so that nothing can be retried") from None
 
     async def _create(self, order: NewBatch, dedupe: str, *, again: bool) -> Batch:
+        if self._admit is not None:
+            await self._admit(order.tenant)
         batch = Batch(
             id=f"batch_{secrets.token_hex(16)}",
             tenant=order.tenant,

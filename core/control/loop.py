@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -19,6 +20,9 @@ log = structlog.get_logger(__name__)
 
 SAVE_EVERY = 60.0
 """Seconds after which a limit is saved, cut or not."""
+
+PATIENCE = 2.0
+"""Seconds that a write under way gets to end at the stop."""
 
 
 class Outbox:
@@ -111,14 +115,19 @@ class ControlLoop(Service):
     async def stop(self) -> None:
         """Stop the loop, then store what is left, if the stores allow."""
         was_running = self.running
-        # A statement that is cancelled in the middle costs its connection: let the writer come to its pause first.
-        async with self._writing:
-            await super().stop()
+        await self._let_finish_writing()
+        await super().stop()
         if was_running:
             self._saved.clear()
             await self._write()
 
     # Ticking
+
+    async def _let_finish_writing(self) -> None:
+        """Wait for a write under way, though not for ever: a statement cancelled in the middle costs its connection."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE), self._writing:
+                pass
 
     async def _tick_forever(self) -> None:
         due = self._clock.monotonic()

@@ -56,7 +56,7 @@ class OidcSignIn(_Strict):
     """Signing in by an OpenID Connect provider."""
 
     issuer: SafeAddress | None = Field(None, description="The OpenID Connect provider's issuer address.")
-    client_id: str = Field("", description="What Tidegate is called at the provider.")
+    client_id: str | None = Field(None, description="What Tidegate is called at the provider.")
     client_secret: SecretStr | None = Field(None, description="Its secret there; best as env:NAME.")
     scopes: str = Field("openid profile email", description="What is asked of the provider, separated by blanks.")
     name_claim: str = Field(

@@ -28,7 +28,8 @@ class MinuteWindow:
 
     def add(self, amount: int, now: float) -> None:
         """Count `amount` at the monotonic second `now`."""
-        self.forget(now)
+        if int(now) != self._second:
+            self.forget(now)
         self._counts[self._second % SPAN_S] += amount
         self.total += amount
 

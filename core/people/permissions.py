@@ -55,13 +55,17 @@ def allows(role: Role, action: Action) -> bool:
     return least is None or role.includes(least)
 
 
+_MAY = {role: frozenset(action for action in Action if allows(role, action)) for role in Role}
+
+
 def may(identity: Identity, action: Action) -> bool:
     """Tell whether who asks may do `action`. A guest, who has no name, may only what needs none."""
-    if identity.anonymous and identity.role is not Role.ADMIN:
-        return action in GUEST_MAY
-    if action is Action.OWN_ACCOUNT:
-        return identity.account is not None
-    return allows(identity.role, action)
+    if identity.account is None:
+        if action is Action.OWN_ACCOUNT:
+            return False
+        if identity.key is None and identity.role is not Role.ADMIN:
+            return action in GUEST_MAY
+    return action in _MAY[identity.role]
 
 
 def scope(identity: Identity) -> str | None:

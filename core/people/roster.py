@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from core.errors import InvalidValue
-from core.people.accounts import Account, Passwords, check_password
+from core.people.accounts import Account, check_password
 from core.people.acting import By
 from core.people.audit import COMMAND_LINE, AuditEntry, check_reason
 from core.people.identity import Role
 from core.people.names import account_name, check_name
+from core.people.passwords import Passwords
 from core.people.sessions import Session
 from core.people.store import PeopleStore
 from core.people.tenants import DEFAULT

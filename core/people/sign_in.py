@@ -7,11 +7,12 @@ from datetime import timedelta
 from math import ceil
 
 from core.errors import InvalidValue, NotFound, RequestError
-from core.people.accounts import Account, Passwords, check_password
+from core.people.accounts import Account, check_password
 from core.people.acting import By
 from core.people.audit import BROWSER
 from core.people.identity import Role
 from core.people.names import account_name
+from core.people.passwords import Passwords
 from core.people.roster import Roster
 from core.people.secret import KeyedHash
 from core.people.sessions import Session, Way, new_cookie, new_session

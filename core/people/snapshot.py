@@ -36,6 +36,11 @@ class KeyEntry:
     networks: tuple[Network, ...] = ()
     revoked: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Tell whether nothing but the store could speak against it: it is taken at any time, from anywhere."""
+        return self.until is None and not self.networks and not self.revoked
+
 
 @dataclass(frozen=True, slots=True)
 class SessionEntry:
@@ -48,16 +53,20 @@ class SessionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everyone, by the hash of what they show. `anyone` is who shows nothing; `None`: nobody may."""
+    """Everyone, by the hash of what they show. `plain` are the keys of which nothing else must be asked.
+
+    `anyone` is who shows nothing; `None`: nobody may.
+    """
 
     revision: int = 0
     keys: Mapping[bytes, KeyEntry] = field(default_factory=dict)
+    plain: Mapping[bytes, Identity] = field(default_factory=dict)
     sessions: Mapping[bytes, SessionEntry] = field(default_factory=dict)
     listed: tuple[Session, ...] = ()
     accounts: Mapping[str, Account] = field(default_factory=dict)
     identities: Mapping[str, Identity] = field(default_factory=dict)
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
-    stored_keys: tuple[ApiKey, ...] = ()
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     anyone: Identity | None = None
 
 
@@ -92,12 +101,13 @@ def build(everyone: Everyone, rules: Rules, *, hasher: KeyedHash, now: datetime)
     return Snapshot(
         revision=everyone.revision,
         keys=keys,
+        plain={hash: entry.identity for hash, entry in keys.items() if entry.plain},
         sessions=dict(_sessions(everyone.sessions, identities)),
         listed=everyone.sessions,
         accounts=accounts,
         identities=identities,
         tenants=tenants,
-        stored_keys=everyone.keys,
+        models={key.name: key.models for key in everyone.keys},
         anyone=anyone,
     )
 

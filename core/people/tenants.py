@@ -89,6 +89,10 @@ class TenantDirectory(Mapping[str, Tenant]):
         """Return what a tenant may ask for."""
         return self.tenant(name).limits
 
+    def __bool__(self) -> bool:
+        """Be true without a tenant, too: it may get some, and nobody should take another in its place."""
+        return True
+
     def __getitem__(self, name: str) -> Tenant:
         return self._tenants[name]
 
@@ -104,6 +108,9 @@ class _Weights(Mapping[str, float]):
 
     def __init__(self, directory: TenantDirectory) -> None:
         self._directory = directory
+
+    def __bool__(self) -> bool:
+        return True
 
     def __getitem__(self, name: str) -> float:
         return self._directory[name].weight

@@ -200,7 +200,7 @@ class Dispatcher:
         """Return how many more durable items a feeder should submit now: those that may run, and one standing by.
 
         The one standing by shows that batch has work, and so whether the limit is what stops it; behind other batch
-        requests it keeps a place in their queue. 0 while batch is paused, held, backed off, or closed by a ceiling of 0.
+        requests it keeps a place in their queue. 0 while batch is paused, held, backed off, or its ceiling is 0.
         """
         limits, now = self.limits, self._clock.monotonic()
         closed = limits.paused or (limits.ceiling if limits.hold is None else limits.hold) == 0

@@ -25,9 +25,6 @@ AIMD_TOTAL = AimdSettings(signal="total", target=24.0, add=1.0, cut=0.85, window
 AIMD_FIRST_TOKEN = AimdSettings(signal="first_token", target=0.6, add=1.0, cut=0.85, window=30.0, period=5.0)
 """Both tuned over all ten scenarios: of those that keep the promise everywhere, the ones with the most throughput."""
 
-FIXED = ("total", "quota")
-"""The policies that are a number and nothing more: they run without pull-backs, AIMD runs with them as the law does."""
-
 QUOTA_SCENARIOS = ("A",)
 """Where the best fixed quota is asked for."""
 

@@ -115,7 +115,7 @@ class Desk:
             self.refused[Lane.INTERACTIVE if tag.startswith("i") else Lane.BATCH] += 1
 
 
-def _call(lane: Lane, number: int, prompt: int, output: int, *, stream: bool) -> Call:
+def _call(lane: Lane, number: int, prompt: int, output: int, *, stream: bool, paced: bool = True) -> Call:
     tag = f"{lane[0]}{number}"
     body = (
         f'{{"model":"{MODEL}","stream":{"true" if stream else "false"},'
@@ -131,6 +131,7 @@ def _call(lane: Lane, number: int, prompt: int, output: int, *, stream: bool) ->
         body=body.encode(),
         stream=stream,
         max_tokens=output,
+        has_tokens=paced,
         durable=durable,
         source=f"batch-{number % 8}" if durable else "",
     )
@@ -207,16 +208,27 @@ class Item:
 class BatchSource:
     """Keeps a few durable items waiting in the gateway whenever there is batch work; retries what failed.
 
+    Where `paced` is False the items are declared to have no tokens, which the dispatcher does not pace.
     `finished` lists (time, output tokens, prompt tokens) of each item that is done.
     """
 
-    def __init__(self, *, gateway: Gateway, clock: Clock, desk: Desk, batches: Batches, random: Random) -> None:
+    def __init__(
+        self,
+        *,
+        gateway: Gateway,
+        clock: Clock,
+        desk: Desk,
+        batches: Batches,
+        random: Random,
+        paced: bool = True,
+    ) -> None:
         self.finished: list[tuple[float, int, int]] = []
         self._gateway = gateway
         self._clock = clock
         self._desk = desk
         self._batches = batches
         self._random = random
+        self._paced = paced
         self._out: set[Item] = set()
         self._again: list[Item] = []
         self._not_before = 0.0
@@ -245,7 +257,7 @@ class BatchSource:
 
     async def _work_on(self, item: Item) -> None:
         self._number += 1
-        call = _call(Lane.BATCH, self._number, item.prompt, item.output, stream=True)
+        call = _call(Lane.BATCH, self._number, item.prompt, item.output, stream=True, paced=self._paced)
         self._desk.open(call.id, lambda generation: self._began(item, generation))
         sink = Sink()
         await self._gateway.handle(call, sink)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from core.simulation.baselines import FIXED, SEEDS, Baseline, Baselines, model_hash, yardsticks
+from core.simulation.baselines import SEEDS, Baseline, Baselines, model_hash, yardsticks
 from core.simulation.figures import Figures, mean
 from core.simulation.policies import AimdSettings
 from core.simulation.recovery import Recovery, Trail, recovery
@@ -76,8 +76,7 @@ def run_yardsticks(key: str, *, seeds: tuple[int, ...], hours: float) -> dict[st
     """Compute the yardsticks of one scenario."""
 
     def run(policy: str, level: int, aimd: AimdSettings | None) -> Figures:
-        pool = (("pull_backs", False),) if policy in FIXED else ()
-        return mean([run_figures(Plan(key, seed, policy, level, aimd, hours, pool)) for seed in seeds])
+        return mean([run_figures(Plan(key, seed, policy, level, aimd, hours)) for seed in seeds])
 
     return yardsticks(key, run, highest=scenario(key, hours=hours).slots - 1)
 

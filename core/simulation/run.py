@@ -38,7 +38,8 @@ class Plan:
     """One run: which scenario, which seed, and who sets the quota.
 
     `policy` is `law`, `none` (no batch at all), `total` or `quota` (fixed at `level` slots), or `aimd` with its
-    settings. `pool` overrides fields of the pool's configuration.
+    settings. A fixed number stands alone: without pull-backs and without first-token pacing. `pool` overrides fields of
+    the pool's configuration.
     """
 
     scenario: str
@@ -48,6 +49,9 @@ class Plan:
     aimd: AimdSettings | None = None
     hours: float = HOURS
     pool: tuple[tuple[str, Any], ...] = ()
+
+
+FIXED = ("total", "quota")
 
 
 class _Over(Exception):
@@ -116,7 +120,7 @@ def _ignore(decision: Decision) -> None:
 def build_world(plan: Plan, clock: Clock, emit: Callable[[Decision], None] = _ignore) -> World:
     """Set a run up; nothing happens yet."""
     setting = scenario(plan.scenario, hours=plan.hours)
-    config = PoolConfig(base_url="http://simulated.invalid/v1", **{"slots": setting.slots, **dict(plan.pool)})
+    config = PoolConfig(base_url="http://simulated.invalid/v1", **_pool_fields(plan, setting))
     driver = EngineDriver(engine=Engine(setting.engine), clock=clock, report_every=REPORT_EVERY)
     desk = Desk()
     pool = build_pool(
@@ -129,6 +133,10 @@ def build_world(plan: Plan, clock: Clock, emit: Callable[[Decision], None] = _ig
     )
     chance = random.Random(plan.seed * 104729 + 17)
     return World(plan, setting, clock, desk, driver, pool, _policy(plan, pool), chance, [])
+
+
+def _pool_fields(plan: Plan, setting: Scenario) -> dict[str, Any]:
+    return {"slots": setting.slots, "pull_backs": plan.policy not in FIXED, **dict(plan.pool)}
 
 
 def _policy(plan: Plan, pool: Pool) -> Policy:
@@ -161,6 +169,7 @@ async def _live(plan: Plan, clock: Clock) -> RunLog:
         desk=world.desk,
         batches=world.scenario.batches,
         random=world.random,
+        paced=plan.policy not in FIXED,
     )
     try:
         async with asyncio.TaskGroup() as tasks:

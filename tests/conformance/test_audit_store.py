@@ -100,9 +100,7 @@ async def test_changes_and_controller_rows_at_once_make_one_chain(url: str) -> N
         "INSERT INTO audit SELECT * FROM audit WHERE number = 2",
     ],
 )
-async def test_the_database_itself_refuses_to_change_or_delete_a_row(
-    store: SqlStore, url: str, statement: str
-) -> None:
+async def test_the_database_itself_refuses_to_change_or_delete_a_row(store: SqlStore, url: str, statement: str) -> None:
     await store.record(*[ENTRY] * 3)
     with pytest.raises(DBAPIError):
         await run(url, statement)

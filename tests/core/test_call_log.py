@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from core import call_log
 from core.call_log import GROUP, LONGEST_TEXT, CallLog
 from core.call_record import CallQuery, CallRecord
 from core.clock import SystemClock
@@ -100,7 +101,9 @@ async def test_rows_are_stored_in_groups() -> None:
     assert store.rows[-1].request == f"req_{2 * GROUP}"
 
 
-async def test_a_database_that_never_answers_costs_rows_but_delays_no_request() -> None:
+async def test_a_database_that_never_answers_costs_rows_but_delays_neither_request_nor_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Store(stuck=True)
     log = log_on(store, capacity=10)
     log.start()
@@ -112,7 +115,9 @@ async def test_a_database_that_never_answers_costs_rows_but_delays_no_request() 
     for n in range(25):
         end(log, f"req_{n}")
     assert log.dropped == 15
-    log._task.cancel()  # type: ignore[union-attr]
+    monkeypatch.setattr(call_log, "PATIENCE_S", 0.01)
+    await log.stop()
+    assert log.dropped == 15 + 1 + 10
 
 
 async def test_a_database_that_is_down_costs_rows_until_it_is_back() -> None:

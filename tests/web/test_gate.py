@@ -1,6 +1,7 @@
 """Who a request is taken to come from, and what its tenant may ask for, over real sockets."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ from core.people.acting import SHELL
 from core.people.identity import Role
 from core.people.ring import FRESH_S
 from core.runtime import open_people
-from tests.servers import DEADLINE_S, Gate, gate, until
+from tests.servers import CHAT, DEADLINE_S, Gate, gate, until
 from tests.web.pages import text
 
 PASSWORD = "correct horse"
@@ -188,3 +189,64 @@ async def _accounts(found: Gate) -> Any:
 async def _make(found: Gate, name: str) -> None:
     async with open_people(found.runtime.settings) as people:
         await people.roster.create(name, role=Role.ADMIN, password=None, by=SHELL)
+
+
+def test_a_proxys_own_basic_sign_in_does_not_hinder_ours(running: Gate) -> None:
+    form = {"name": "ann", "role": "admin", "password": PASSWORD}
+    basic = {"authorization": "Basic YTpi", "origin": running.url}
+    with httpx2.Client(base_url=running.url, headers=basic) as client:
+        assert client.post("/ui/accounts", data=form).status_code == 303
+        assert client.post("/api/keys", json={"name": "k"}).status_code == 201
+        assert client.get("/").status_code == 200
+        assert client.get("/api/pools").status_code == 401
+        assert client.get("/sign-in").status_code == 200
+
+
+def submitted(found: Gate, shown: dict[str, str], model: str) -> httpx2.Response:
+    """Upload a file of one line that asks `model`, and create its batch."""
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": CHAT | {"model": model}}
+    files = {"file": ("x.jsonl", json.dumps(line).encode())}
+    data = {"purpose": "batch"}
+    stored = httpx2.post(f"{found.url}/v1/files", files=files, data=data, headers=shown).json()
+    order = {"input_file_id": stored["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    return httpx2.post(f"{found.url}/v1/batches", json=order, headers=shown)
+
+
+def test_a_batch_may_name_only_the_models_of_its_key(running: Gate) -> None:
+    shown = key(running, models=["m"])
+
+    def state(model: str) -> dict[str, Any]:
+        made = submitted(running, shown, model)
+        assert made.status_code == 200, made.text
+        url = f"{running.url}/v1/batches/{made.json()['id']}"
+        done = until(lambda: (b := httpx2.get(url, headers=shown).json())["status"] in ("failed", "completed") and b)
+        return dict(done)
+
+    assert state("m")["status"] == "completed"
+    refused = state("x")
+    assert (refused["status"], refused["errors"]["data"][0]["code"]) == ("failed", "model_not_found")
+
+
+def test_a_tenant_with_as_much_queued_as_it_may_creates_no_further_batch(running: Gate) -> None:
+    shown = key(running, role="admin")
+    pause = {"pause": True, "reason": "so that it stays queued"}
+    paused = httpx2.patch(f"{running.url}/api/pools/default", json=pause, headers={**shown, "if-match": "*"})
+    assert paused.status_code == 200
+    limit(running, shown, queued_items=1)
+    made = submitted(running, shown, "m").json()
+    url = f"{running.url}/v1/batches/{made['id']}"
+    until(lambda: httpx2.get(url, headers=shown).json()["request_counts"]["total"] == 1)
+    refused = submitted(running, shown, "m")
+    assert error(refused) == (429, "tenant_limit")
+    assert refused.headers["retry-after"] == "60"
+    task = {"task_name": "t", "inputs": ["a"], "model": "m"}
+    assert error(httpx2.post(f"{running.url}/api/batch", json=task, headers=shown)) == (429, "tenant_limit")
+    limit(running, shown, queued_items=None)
+    assert submitted(running, shown, "m").status_code == 200
+
+
+def test_a_tenants_weight_reaches_the_worker(running: Gate) -> None:
+    shown = key(running, role="admin")
+    limit(running, shown, weight=4)
+    worker = running.runtime.worker
+    assert worker._orders["default"].weights["default"] == 4
