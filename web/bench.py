@@ -20,7 +20,7 @@ from core.config import BudgetConfig, Settings
 from core.ports import Upstream
 from core.quotas import default_reserve
 from core.runtime import http_upstream
-from core.simulation.arms import Arm, Server, Span, Target, arm, targets
+from core.simulation.arms import Arm, Run, Server, Span, Target, targets
 from core.simulation.arrivals import Arrival, Batches, Lengths, Traffic, arrivals, read_trace
 from core.simulation.clients import MODEL
 from core.simulation.load import Caller, ChatUsers, Flood, Shot
@@ -29,10 +29,8 @@ from web.simulated import simulated_upstream
 from web.stage import Stage, gateway, play
 
 POOL = "default"
-WARM_UP = 20.0
-"""Seconds at the start of each run that do not count, a third of it at most: the controller finds its limit."""
 HELD_WARM_UP = 8.0
-"""The same under a fixed quota, where nothing has to be found."""
+"""Seconds at the start of a run under a fixed quota that do not count: there is nothing to be found."""
 PATIENCE = 60.0
 """Seconds after a run's end within which its last interactive calls are awaited, the flood going on."""
 FLOOD_PER_SLOT = 4
@@ -50,7 +48,9 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. `seconds` is how long each of the three arms counts, each fixed quota half as long.
+    """What to measure. `seconds` is how long each of the three arms counts, after `warm_up` seconds (of a server as
+    fast as a real one) in which the flood fills up and the controller finds its limit. Every fixed quota runs on the
+    first half of what counts.
 
     `rate` is interactive calls per second (`None`: one per 8 slots, or the trace's own). `upstream` is a real server's
     base URL, `None` for the simulated one, `speed` times as fast as a real one. `stream` lets the flood stream too.
@@ -58,6 +58,7 @@ class Plan:
 
     slots: int = 8
     seconds: float = 60.0
+    warm_up: float = 20.0
     rate: float | None = None
     trace: Path | None = None
     upstream: str | None = None
@@ -82,9 +83,19 @@ class Plan:
             budgets=BudgetConfig(first_token_s=1.0 / self.speed, per_token_ms=75.0 / self.speed),
         )
 
-    def warm_up(self, *, held: bool) -> float:
+    def lead(self, *, held: bool) -> float:
         """Return the seconds at the start of a run that do not count, with or without a fixed quota."""
-        return min((HELD_WARM_UP if held else WARM_UP) / self.speed, self.seconds / 3)
+        return (min(HELD_WARM_UP, self.warm_up) if held else self.warm_up) / self.speed
+
+    def counted(self, *, held: bool) -> float:
+        """Return the seconds of a run that count, with or without a fixed quota."""
+        return self.seconds / 2 if held else self.seconds
+
+    def part(self, *, held: bool) -> list[Arrival]:
+        """Return the interactive calls of a run. What counts begins at the same call in every run."""
+        skipped = self.lead(held=False) - self.lead(held=held)
+        calls = self.arrivals(self.lead(held=False) + self.counted(held=held))
+        return [replace(call, at=call.at - skipped) for call in calls if call.at >= skipped]
 
     def arrivals(self, seconds: float) -> list[Arrival]:
         """Return the interactive calls of the first `seconds`. Raises InvalidValue for a malformed trace."""
@@ -113,8 +124,8 @@ class Report:
 
 def total_seconds(plan: Plan, quotas: int) -> float:
     """Return about how long the bench takes."""
-    arms = 3 * (plan.warm_up(held=False) + plan.seconds)
-    return arms + (quotas * (plan.warm_up(held=True) + plan.seconds / 2) if plan.scan else 0.0)
+    arm, held = (plan.lead(held=held) + plan.counted(held=held) for held in (False, True))
+    return 3 * arm + (quotas * held if plan.scan else 0.0)
 
 
 class Bench:
@@ -146,8 +157,8 @@ class Bench:
         scan = [await self._held(quota, width) for quota in self.quotas] if plan.scan else []
         return Report(
             plan=plan,
-            arms=[alone, straight, through],
-            scan=scan,
+            arms=[alone.arm(), straight.arm(), through.arm()],
+            scan=[held.arm() for held in scan],
             targets=targets(alone=alone, through=through, scan=scan, slots=plan.slots),
         )
 
@@ -156,7 +167,7 @@ class Bench:
         """The fixed quotas that are tried."""
         return range(1, self._stage.runtime.pools[POOL].settings.batch_max + 1)
 
-    async def _held(self, quota: int, width: int) -> Arm:
+    async def _held(self, quota: int, width: int) -> Run:
         await self._change(PoolPatch(hold=quota, hold_for=FOREVER, reason="the bench tries every fixed quota"))
         try:
             return await self._arm(f"quota fixed at {quota}", self._through, width=width, quota=quota)
@@ -168,14 +179,14 @@ class Bench:
         await runtime.operations.change_pool(POOL, patch, by="bench", based_on=None)
         await runtime.reload()
 
-    async def _arm(self, name: str, upstream: Upstream, *, width: int, quota: int | None = None) -> Arm:
-        plan, clock = self._plan, self._stage.runtime.clock
+    async def _arm(self, name: str, upstream: Upstream, *, width: int, quota: int | None = None) -> Run:
+        plan, clock, held = self._plan, self._stage.runtime.clock, quota is not None
         caller = Caller(upstream=upstream, clock=clock, model=plan.model)
-        warm_up = plan.warm_up(held=quota is not None)
-        seconds = warm_up + (plan.seconds if quota is None else plan.seconds / 2)
+        lead = plan.lead(held=held)
+        seconds = lead + plan.counted(held=held)
         chat: list[Shot] = []
         batch: list[Shot] = []
-        users = ChatUsers(caller=caller, arrivals=plan.arrivals(seconds), on_send=chat.append)
+        users = ChatUsers(caller=caller, arrivals=plan.part(held=held), on_send=chat.append)
         flood = Flood(caller=caller, batches=ITEMS, width=width, stream=plan.stream, on_end=batch.append)
         await self._reset_counts()
         start = clock.monotonic()
@@ -187,8 +198,8 @@ class Bench:
             raise Interrupted
         ended, server = clock.monotonic(), await self._server_counts()
         await self._settled()
-        span = Span(start + warm_up, start + seconds)
-        return arm(name, chat=chat, batch=batch, span=span, ended=ended, quota=quota, server=server)
+        span = Span(start + lead, start + seconds)
+        return Run(name, chat, batch, span=span, ended=ended, quota=quota, server=server)
 
     async def _until_answered(self, users: ChatUsers, seconds: float) -> None:
         """End when the users have had all their answers, but not before `seconds` are over."""

@@ -225,6 +225,9 @@ def bench(
     ] = "TIDEGATE_UPSTREAM_KEY",
     slots: Annotated[int, typer.Option(min=1, help="Requests in flight to the server, at most.")] = 8,
     seconds: Annotated[float, typer.Option(min=1, help="Seconds that each arm counts; each fixed quota half.")] = 60.0,
+    warm_up: Annotated[
+        float, typer.Option(min=0, help="Seconds before that, in which the controller finds its limit.")
+    ] = 20.0,
     rate: Annotated[
         float | None, typer.Option(min=0.001, help="Interactive calls per second. (default: one per 8 slots)")
     ] = None,
@@ -246,6 +249,7 @@ def bench(
     plan = Plan(
         slots=slots,
         seconds=seconds,
+        warm_up=warm_up,
         rate=rate,
         trace=trace,
         upstream=None if upstream is None else _base_url(upstream),

@@ -84,32 +84,37 @@ class Span:
         return at is not None and self.start <= at < self.end
 
 
-def arm(
-    name: str,
-    *,
-    chat: Sequence[Shot],
-    batch: Sequence[Shot],
-    span: Span,
-    ended: float,
-    quota: int | None = None,
-    server: Server | None = None,
-) -> Arm:
-    """Return what a run came to: of chat the calls due within `span`, of batch those that ended in it."""
-    counted = [shot for shot in chat if span.holds(shot.due)]
-    done = [shot for shot in batch if span.holds(shot.ended)]
-    good = [shot for shot in done if shot.error is None]
-    return Arm(
-        name=name,
-        quota=quota,
-        calls=len(counted),
-        first_token=_times(_waited(shot.due, shot.first, ended) for shot in counted if _waits(shot, shot.first)),
-        total=_times(_waited(shot.due, shot.ended, ended) for shot in counted if _waits(shot, shot.ended)),
-        errors=_errors(counted),
-        batch_items_per_s=len(good) / span.seconds,
-        batch_tokens_per_s=sum(shot.tokens for shot in good) / span.seconds,
-        batch_errors=len(done) - len(good),
-        server=server,
-    )
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run: its calls, the `span` that counts, and when it ended, in the clock's seconds."""
+
+    name: str
+    chat: Sequence[Shot]
+    batch: Sequence[Shot]
+    span: Span
+    ended: float
+    quota: int | None = None
+    server: Server | None = None
+
+    def arm(self, seconds: float | None = None) -> Arm:
+        """Return what the run came to, or the first `seconds` of it: chat due, and batch ended, within the span."""
+        span = self.span if seconds is None else Span(self.span.start, self.span.start + seconds)
+        counted = [shot for shot in self.chat if span.holds(shot.due)]
+        done = [shot for shot in self.batch if span.holds(shot.ended)]
+        good = [shot for shot in done if shot.error is None]
+        ended = self.ended
+        return Arm(
+            name=self.name,
+            quota=self.quota,
+            calls=len(counted),
+            first_token=_times(_waited(shot.due, shot.first, ended) for shot in counted if _waits(shot, shot.first)),
+            total=_times(_waited(shot.due, shot.ended, ended) for shot in counted if _waits(shot, shot.ended)),
+            errors=_errors(counted),
+            batch_items_per_s=len(good) / span.seconds,
+            batch_tokens_per_s=sum(shot.tokens for shot in good) / span.seconds,
+            batch_errors=len(done) - len(good),
+            server=self.server,
+        )
 
 
 def _waits(shot: Shot, until: float | None) -> bool:
@@ -143,20 +148,30 @@ def best_fixed(scan: Iterable[Arm], *, p95_at_most: float | None) -> Arm | None:
     return max(keeping, key=lambda arm: arm.batch_tokens_per_s, default=None)
 
 
-def targets(*, alone: Arm, through: Arm, scan: Sequence[Arm], slots: int) -> list[Target]:
-    """Return the bench's targets, judged."""
-    slower = _ratio(through.first_token.p95, alone.first_token.p95)
-    most = None if alone.first_token.p95 is None else MOST_SLOWER * alone.first_token.p95
-    best = best_fixed(scan, p95_at_most=most)
-    share = _ratio(through.batch_tokens_per_s, best.batch_tokens_per_s) if best else None
-    beside = f"the best fixed quota that keeps this p95 ({best.quota})" if best and best.quota else "any fixed quota"
-    servers = [each.server for each in (through, *scan) if each.server is not None]
+def targets(*, alone: Run, through: Run, scan: Sequence[Run], slots: int) -> list[Target]:
+    """Return the bench's targets, judged. Against fixed quotas the same part of the trace is compared."""
+    slower = _ratio(through.arm().first_token.p95, alone.arm().first_token.p95)
+    share, quota = _against_fixed(alone, through, scan)
+    beside = "any fixed quota" if quota is None else f"the best fixed quota that keeps this p95 ({quota})"
+    servers = [run.server for run in (through, *scan) if run.server is not None]
     return [
         Target("first_token", "interactive p95 to the first token, against alone", slower, MOST_SLOWER, at_most=True),
         Target("batch", f"batch tokens/s, against {beside}", share, LEAST_SHARE, at_most=False),
         Target("slots", "highest concurrency at the server", _highest(servers), slots, at_most=True),
         Target("over_slots", "calls above the slots", _over(servers), 0, at_most=True),
     ]
+
+
+def _against_fixed(alone: Run, through: Run, scan: Sequence[Run]) -> tuple[float | None, int | None]:
+    """Return batch's throughput as a share of the one at the best fixed quota, and that quota."""
+    if not scan:
+        return None, None
+    seconds = scan[0].span.seconds
+    p95 = alone.arm(seconds).first_token.p95
+    best = best_fixed([run.arm() for run in scan], p95_at_most=None if p95 is None else MOST_SLOWER * p95)
+    if best is None:
+        return None, None
+    return _ratio(through.arm(seconds).batch_tokens_per_s, best.batch_tokens_per_s), best.quota
 
 
 def _ratio(value: float | None, base: float | None) -> float | None:

@@ -1,6 +1,8 @@
 """One engine for both databases: SQLite in WAL with immediate write transactions, or PostgreSQL."""
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -17,6 +19,7 @@ from sqlmodel import SQLModel
 from core.errors import ConfigError
 
 BUSY_TIMEOUT_S = 30
+WAL_TRIES, WAL_PAUSE_S = 300, 0.01
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgres": "postgresql+asyncpg", "postgresql": "postgresql+asyncpg"}
 
 T = TypeVar("T")
@@ -177,9 +180,26 @@ _JSON: dict[str, Any] = {"json_serializer": _to_json, "json_deserializer": msgsp
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where `_begin_sqlite` says, not where the driver thinks
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(cursor)
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Bring the file to write-ahead logging. Of several that do so at once on a new file, all but one are refused.
+
+    They are refused at once, whatever the busy time-out, and so ask again until one of them has done it.
+    """
+    for _ in range(WAL_TRIES):
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise
+            time.sleep(WAL_PAUSE_S)
+        else:
+            return
+    cursor.execute("PRAGMA journal_mode = WAL")
 
 
 def _wait_for_no_disk(connection: Any, _record: object) -> None:

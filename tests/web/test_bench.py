@@ -76,6 +76,16 @@ def test_a_trace_is_replayed_as_it_is_or_at_another_rate(tmp_path: Path) -> None
     assert [a.at for a in Plan(trace=trace, rate=0.5).arrivals(100.0)] == [0, 2, 4, 8]
 
 
+def test_what_counts_begins_at_the_same_call_in_every_run() -> None:
+    plan = Plan(rate=5.0, seconds=20.0)
+    first = [next(a for a in plan.part(held=held) if a.at >= plan.lead(held=held)) for held in (False, True)]
+    assert [(a.prompt, a.output) for a in first] == [(first[0].prompt, first[0].output)] * 2
+    assert [a.at - plan.lead(held=held) for a, held in zip(first, (False, True), strict=True)] == [
+        pytest.approx(first[0].at - 20.0)
+    ] * 2
+    assert plan.part(held=True)[-1].at < plan.lead(held=True) + 10.0
+
+
 def test_the_gateway_gets_all_slots_but_the_reserve_as_its_ceiling(tmp_path: Path) -> None:
     pool = Plan(slots=8).settings("http://127.0.0.1:9/v1", tmp_path).pool_configs[0]
     assert (pool.slots, pool.reserve, pool.ceiling) == (8, 1, 7)
@@ -93,7 +103,7 @@ def test_a_real_server_is_measured_without_what_only_the_simulated_one_tells(
     monkeypatch.setenv("SERVER_KEY", CANARY)
     with running(mock_server.create_app(speed=SPEED), lifespan="off") as url:
         options = ["--upstream", url, "--api-key-env", "SERVER_KEY", "--no-scan", "--strict", "--json"]
-        numbers = ["--slots", "2", "--seconds", "1", "--rate", "5"]
+        numbers = ["--slots", "2", "--seconds", "1", "--warm-up", "0.2", "--rate", "5"]
         monkeypatch.setattr(sys, "argv", ["tidegate", "bench", *options, *numbers])
         with pytest.raises(SystemExit) as left:
             main()

@@ -114,7 +114,8 @@ def test_a_client_that_leaves_gives_its_tenants_slot_back(tmp_path: Path) -> Non
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 500}
         url = f"{found.url}/v1/chat/completions"
         with httpx2.stream("POST", url, json=body, headers=headers, timeout=DEADLINE_S) as answer:
-            next(answer.iter_bytes())
+            pieces = answer.iter_bytes()
+            next(pieces)
             assert found.runtime.tenant_limits.usage("default")[2] == 1
         until(lambda: found.runtime.tenant_limits.usage("default")[2] == 0)
 

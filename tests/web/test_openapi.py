@@ -70,15 +70,19 @@ def test_the_document_is_served_and_is_a_sound_one(schema: Any) -> None:
     schema.validate()
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def harmless(name: str) -> bool:
+    """Tell whether an operation may be called with anything: changing people's keys would lock the tester out."""
+    method, path = name.split()
+    return method == "GET" or not path.startswith(PEOPLE)
+
+
+@pytest.mark.parametrize("name", sorted(filter(harmless, OPERATIONS)))
 def test_answers_are_what_the_document_says_whatever_is_asked(house: Gate, schema: Any, name: str) -> None:
     """Each operation of a live gateway is called with generated requests: no fault of ours, no untold answer."""
     from schemathesis.checks import not_a_server_error
     from schemathesis.specs.openapi import checks
 
     method, path = name.split()
-    if path.startswith(PEOPLE) and method != "GET":
-        pytest.skip("would lock the tester out")
     told = [
         checks.status_code_conformance,
         checks.content_type_conformance,

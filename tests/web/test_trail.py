@@ -93,3 +93,23 @@ def test_both_need_a_key_where_there_are_keys(tmp_path: Path) -> None:
             assert httpx2.get(running.url + path).status_code == 401
         headers = {"authorization": "Bearer key-of-ops-1234567"}
         assert httpx2.get(f"{running.url}/api/audit", headers=headers).status_code == 200
+
+
+def test_asking_a_model_server_tells_whether_it_answers_and_nothing_of_what(house: Gate) -> None:
+    answer = httpx2.post(f"{house.url}/api/pools/default/test")
+    told = answer.json()
+    assert answer.status_code == 200
+    assert set(told) == {"pool", "reachable", "error", "ms"}
+    assert (told["pool"], told["reachable"], told["error"]) == ("default", True, None)
+    assert httpx2.post(f"{house.url}/api/pools/nope/test").status_code == 404
+
+
+def test_a_model_server_that_is_away_is_told_in_words_without_its_address(tmp_path: Path) -> None:
+    with gate(tmp_path / "data", pools=[{"name": "away", "base_url": "http://127.0.0.1:9/secret/v1"}]) as running:
+        answer = httpx2.post(f"{running.url}/api/pools/away/test")
+    assert (answer.json()["reachable"], answer.json()["error"]) == (False, "connection failed")
+    assert "secret" not in answer.text
+
+
+def test_who_changes_without_a_key_over_the_interface_is_told_apart_from_the_browser(house: Gate) -> None:
+    assert {row["way"] for row in get(house, "/api/audit?target=pool:default")["data"]} == {"api"}

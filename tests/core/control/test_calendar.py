@@ -171,3 +171,21 @@ async def test_a_stop_cancels_a_pruning_that_runs(calendar: Calendar, pruned: Pr
     await calendar.stop()
     await until(lambda: pruned.cancelled)
     assert calendar.next_edge is None
+
+
+@pytest.mark.anyio
+async def test_what_grows_fast_is_trimmed_often(pruned: Pruned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.control.calendar.TRIM_EVERY", timedelta(seconds=0.05))
+    trimmed = Pruned()
+    calendar = Calendar(
+        clock=SystemClock(),
+        schedule=Schedule(),
+        wake=lambda: None,
+        prune=pruned,
+        retention=timedelta(days=1),
+        trim=trimmed,
+    )
+    calendar.start()
+    await until(lambda: len(trimmed.before) > 2)
+    await calendar.stop()
+    assert all(datetime.now(UTC) - at < timedelta(minutes=1) for at in trimmed.before)

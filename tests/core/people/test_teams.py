@@ -21,6 +21,11 @@ async def home(tmp_path: Path) -> AsyncIterator[House]:
         yield running
 
 
+def all_of(folder: Path) -> bytes:
+    """Return what stands in all files of a folder."""
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
 async def test_a_key_is_shown_once_and_stored_as_a_hash_with_its_beginning(home: House, tmp_path: Path) -> None:
     issued = await home.teams.create_key(NewKey("research", "indexer", lane=Lane.BATCH), by=ADA)
     assert issued.new_tenant
@@ -32,7 +37,7 @@ async def test_a_key_is_shown_once_and_stored_as_a_hash_with_its_beginning(home:
     assert stored.hash not in repr(stored)
     assert issued.token.startswith(stored.prefix)
     assert len(stored.prefix) < 12
-    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    written = all_of(tmp_path)
     assert stored.hash.encode() in written
     assert issued.token.encode() not in written
     assert await home.actions() == ["tenant.create", "key.create"]
