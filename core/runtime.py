@@ -394,6 +394,7 @@ class Runtime:
             alone=settings.database_url.startswith("sqlite"),
             grace_s=settings.shutdown_grace,
             weights=self.tenants.weights,
+            batch_slots=self.tenants.batch_slots,
         )
         self.forecaster = Forecaster(store=store, batches=store, clock=clock, conditions=self._conditions)
         self.batch_queries = BatchQueries(store=store, clock=clock, eta=self.forecaster.eta, why=self._why_no_batch)

@@ -44,8 +44,9 @@ class BatchWorker(Service):
     """One per process, over all pools and batches. Starts items as the dispatchers have room, in fair order.
 
     `owner` names this process in leases; no other may have the same. `alone` tells that no other process works on the
-    same store: whatever is leased at the start was left by a dead one. `weights` gives tenants' shares. What runs may
-    finish for `grace_s` seconds from `drain` on, or else from `stop` on.
+    same store: whatever is leased at the start was left by a dead one. `weights` gives tenants' shares, `batch_slots`
+    the most items that a tenant may have under way here, `None` for any number. What runs may finish for `grace_s`
+    seconds from `drain` on, or else from `stop` on.
     """
 
     name = "batch worker"
@@ -62,6 +63,7 @@ class BatchWorker(Service):
         emit: Callable[[Decision], None],
         alone: bool = True,
         weights: Mapping[str, float] | None = None,
+        batch_slots: Callable[[str], int | None] = lambda tenant: None,
         grace_s: float = 5.0,
     ) -> None:
         super().__init__()
@@ -75,6 +77,7 @@ class BatchWorker(Service):
         self._emit = emit
         self._alone = alone
         self._grace_s = grace_s
+        self._batch_slots = batch_slots
         self._drained_at: float | None = None
         self._quiet = Quiet()
         self._sender = ItemSender(clock=clock)
@@ -234,10 +237,21 @@ class BatchWorker(Service):
         del self.runs[batch_id]
 
     def _gate(self, run: BatchRun) -> None:
-        """Let a batch take part in the order, or not, and look again when its time comes."""
+        """Let a batch take part in the order, or not; with it all of its tenant's, where the tenant has a ceiling."""
+        most = self._batch_slots(run.batch.tenant)
+        if most is None:
+            self._open_or_block(run)
+            return
+        of_tenant = [each for each in self.runs.values() if each.batch.tenant == run.batch.tenant]
+        full = sum(len(each.running) + each.planned for each in of_tenant) >= most
+        for each in of_tenant:
+            self._open_or_block(each, full=full)
+
+    def _open_or_block(self, run: BatchRun, *, full: bool = False) -> None:
+        """Let a batch take part in the order unless its tenant is full, and look again when its time comes."""
         batch_id, order = run.batch.id, self._orders[run.batch.pool]
         now = self._clock.monotonic()
-        at = run.opens_at(now)
+        at = math.inf if full else run.opens_at(now)
         self._cancel_timer(batch_id)
         if at <= now:
             order.unblock(batch_id)

@@ -509,6 +509,24 @@ def test_tenants_progress_by_their_weights() -> None:
     virtually(body)
 
 
+def test_a_tenants_ceiling_bounds_all_its_batches_together_and_hinders_no_other_tenant() -> None:
+    async def body(house: House) -> None:
+        await house.worker.stop()
+        house.worker = house.another(batch_slots={"A": 2}.get)
+        house.worker.start()
+        for name in ("a1", "a2", "b"):
+            await house.add(name, 30, tenant=name[0].upper())
+        most = 0
+        while any(not house.store.stored[name].ended for name in ("a1", "a2", "b")):
+            under_way = {name: len(run.running) + run.planned for name, run in house.worker.runs.items()}
+            most = max(most, under_way.get("a1", 0) + under_way.get("a2", 0))
+            await house.clock.sleep(0.05)
+        assert most == 2
+        assert {house.store.stored[name].completed for name in ("a1", "a2", "b")} == {30}
+
+    virtually(body, slots=8)
+
+
 def test_priority_goes_before_deadline_and_can_be_changed_while_the_batch_runs() -> None:
     async def body(house: House) -> None:
         await house.add("late", 30, window=DAY)
