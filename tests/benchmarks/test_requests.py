@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.rig import Target, load
-from tests.benchmarks.table import measured
+from tests.benchmarks.table import NOTES, measured
 
 pytestmark = pytest.mark.benchmark
 ROUNDS = 5
@@ -41,5 +41,8 @@ def test_added_delay_at_a_steady_rate(stub: Target, tidegate: Target, anchor: Ta
         ours, theirs = took["ours"] - took["straight"], took["anchor"] - took["straight"]
         measured(f"added {share} at 300/s, {anchor.name}", 1e6 * theirs, unit="us")
         measured(f"added {share} at 300/s, Tidegate", 1e6 * ours, unit="us")
+        if min(ours, theirs) <= 0:
+            NOTES.append(f"added {share} at 300/s: other work on this machine drowned it; no ratio can be told")
+            continue
         bounds: dict[str, Any] = {"aim": aim, "must": must} if anchor.name == "nginx" else {}
         measured(f"added {share} at 300/s against {anchor.name}", ours / theirs, unit="x", **bounds)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.benchmark
 GAP = 0.05
 GAP_OF_HELD = 20.0
 MANY = 9000
+BUSY_MS = 3.0
 
 
 def cpu_per_chunk(target: Target) -> float:
@@ -33,11 +34,17 @@ def test_processor_per_chunk_at_20_a_second(tidegate: Target, anchor: Target) ->
 
 def test_delay_of_chunks_in_1000_streams(stub: Target, tidegate: Target, anchor: Target) -> None:
     targets = {"straight": stub, anchor.name: anchor, "Tidegate": tidegate}
+    straight_ms = 0.0
     for name, target in targets.items():
         before = target.cpu_s()
         told = load(target, kind="streams", streams=1000, chunks=160, gap=GAP)
         cpu = (target.cpu_s() - before) / (160 * GAP)
-        bounds: dict[str, Any] = {"aim": 3, "must": 10} if name == "Tidegate" else {}
+        if name == "straight":
+            straight_ms = 1000 * told["p99"]
+            if straight_ms > BUSY_MS:
+                table.NOTES.append(f"delays of chunks are not judged: straight ones already took {straight_ms:.0f} ms")
+        judged = name == "Tidegate" and straight_ms <= BUSY_MS
+        bounds: dict[str, Any] = {"aim": 3, "must": 10} if judged else {}
         measured(f"1,000 streams at 20/s: p99 delay of a chunk, {name}", 1000 * told["p99"], unit="ms", **bounds)
         if name != "straight":
             measured(f"1,000 streams at 20/s: share of a core, {name}", 100 * cpu, unit="%")

@@ -1,11 +1,14 @@
 """No connection is made to a link-local or metadata address, however it was come by."""
 
 import socket
+from typing import Any
 
 import pytest
+from aiohttp import InvalidURL
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from core.clock import SystemClock
-from core.connecting import AddressInfo, AddressRefused, guarded_socket
+from core.connecting import AddressRefused, guarded_socket
 from core.errors import UpstreamFailed
 from core.ports import UpstreamRequest
 from core.probe import Probe
@@ -31,15 +34,24 @@ LIST = [
 ]
 
 
-class Names:
+class Names(AbstractResolver):
     """A resolver whose answer may change from one question to the next."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
 
-    async def __call__(self, host: str, port: int) -> list[AddressInfo]:
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
         address = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        return [(_family(address), socket.SOCK_STREAM, 0, "", (address, port))]
+        return [
+            ResolveResult(
+                hostname=host, host=address, port=port, family=_family(address), proto=0, flags=socket.AI_NUMERICHOST
+            )
+        ]
+
+    async def close(self) -> None:
+        pass
 
 
 def _family(address: str) -> socket.AddressFamily:
@@ -49,7 +61,7 @@ def _family(address: str) -> socket.AddressFamily:
 def refused(error: BaseException | None) -> bool:
     """Whether the address was refused, by us or as none at all, and not merely out of reach."""
     while error is not None:
-        if isinstance(error, AddressRefused):
+        if isinstance(error, AddressRefused | InvalidURL):
             return True
         error = error.__cause__
     return False
@@ -74,7 +86,7 @@ async def test_an_address_in_any_spelling_is_refused_on_connect(base_url: str) -
 @pytest.mark.parametrize("address", ["169.254.169.254", "fe80::1", "::ffff:169.254.169.254", "fd00:ec2::254"])
 async def test_a_name_that_leads_to_such_an_address_is_refused(address: str) -> None:
     """R102 tashfeenahmed/freellmapi#443."""
-    upstream = HttpUpstream(base_url="http://models.example/v1", api_key=None, resolve=Names(address))
+    upstream = HttpUpstream(base_url="http://models.example/v1", api_key=None, resolver=Names(address))
     assert refused(await failure(upstream))
 
 
@@ -83,11 +95,14 @@ async def test_a_name_that_changes_after_it_was_checked_is_refused() -> None:
     with running(mock_server.create_app(speed=20.0), lifespan="off") as url:
         names = Names("127.0.0.1", "169.254.169.254")
         base_url = f"http://models.example:{url.rpartition(':')[2]}/v1"
-        upstream = HttpUpstream(base_url=base_url, api_key=None, resolve=names)
+        upstream = HttpUpstream(base_url=base_url, api_key=None, resolver=names)
         body = b'{"model":"m","messages":[{"role":"user","content":"x"}],"stream":true,"max_tokens":2000}'
         headers = [(b"content-type", b"application/json")]
         answer = await upstream.send(UpstreamRequest("POST", "/chat/completions", body, headers))
         assert answer.status == 200
+        assert upstream._session is not None
+        connections: Any = upstream._session.connector
+        connections.clear_dns_cache()
         # The first answer is still coming, so that the next request needs a connection of its own.
         assert refused(await failure(upstream))
         answer.close()
