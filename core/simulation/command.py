@@ -10,7 +10,7 @@ from rich.table import Table
 
 from core.simulation.baselines import SEEDS, Baseline, Baselines, load, model_hash
 from core.simulation.figures import Figures
-from core.simulation.report import RECOVERY_SEEDS, Report, compute_baselines, simulate
+from core.simulation.report import RECOVERY, RECOVERY_SEEDS, Report, compute_baselines, simulate
 from core.simulation.scenarios import KEYS, scenario
 from core.simulation.targets import Target
 
@@ -21,16 +21,18 @@ def command(scenarios: list[str], seeds: list[int], baselines: bool, hours: floa
     """Do what `tidegate simulate` does; return its exit code: 0 if no target is missed, else 1, 2 for bad arguments.
 
     Empty lists stand for all ten scenarios and the default seeds. `baselines` first computes and stores the yardsticks,
-    which takes half an hour for all. Recovery is judged when all scenarios are run. Progress goes to standard error.
+    which takes half an hour for all. Recovery, scenario R, is judged when it is named or none is. Progress goes to
+    standard error.
     """
     wrong = _wrong(scenarios, hours)
     if wrong:
         print(wrong, file=sys.stderr)
         return 2
-    chosen, used = scenarios or list(KEYS), seeds or list(SEEDS)
+    chosen = [key for key in scenarios if key != RECOVERY] if scenarios else list(KEYS)
+    used = seeds or list(SEEDS)
     if baselines:
         compute_baselines(chosen, used, hours=hours, track=_track).over(load()).save()
-    recovery_seeds = () if scenarios else RECOVERY_SEEDS
+    recovery_seeds = RECOVERY_SEEDS if not scenarios or RECOVERY in scenarios else ()
     report = simulate(chosen, used, hours=hours, baselines=_usable(), recovery_seeds=recovery_seeds, track=_track)
     if as_json:
         print(report.as_json())
@@ -48,9 +50,9 @@ def show(report: Report, console: Console) -> None:
 
 
 def _wrong(scenarios: list[str], hours: float) -> str | None:
-    unknown = [key for key in scenarios if key not in KEYS]
+    unknown = [key for key in scenarios if key not in (*KEYS, RECOVERY)]
     if unknown:
-        return f"no such scenario: {', '.join(unknown)}; there are {', '.join(KEYS)}"
+        return f"no such scenario: {', '.join(unknown)}; there are {', '.join((*KEYS, RECOVERY))}"
     return None if 0 < hours <= 24 else "--hours must be above 0 and at most 24"
 
 

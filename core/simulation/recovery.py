@@ -1,7 +1,9 @@
 """How fast a pool recovers from the loss of half its capacity, and from a cold start. Pure arithmetic."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from core.simulation.figures import Level, RunLog, judged
 
@@ -33,8 +35,8 @@ class Recovery:
 
     `calm_after` is when violations are back within 4 points of those without batch, for three minutes on end;
     `worst_minute` the highest share of violations in any minute of the loss; `throughput_after` when after the return
-    of the capacity a minute brought 90 % of the tokens from before; `cold_start` when the limit first reached 90 % of
-    its steady level.
+    of the capacity a minute brought 90 % of the tokens from before; `cold_start` when the middle run's limit first
+    reached 90 % of its steady level.
     """
 
     calm_after: float | None
@@ -77,13 +79,15 @@ def tokens(trails: Sequence[Trail], start: float, end: float) -> float:
 
 
 def _cold_start(trails: Sequence[Trail]) -> float | None:
-    # Ticks drift by rounding, so that one run may have one more than another.
-    ticks = [
-        (tick[0].at, sum(level.limit for level in tick)) for tick in zip(*(t.levels for t in trails), strict=False)
-    ]
-    steady = [total for at, total in ticks if STEADY_FROM <= at < LOST_AT]
+    """Return the middle run's time; each is held against its own steady level, as each is cut at its own times."""
+    middle = median(math.inf if at is None else at for at in (_reached_steady(trail.levels) for trail in trails))
+    return middle if math.isfinite(middle) else None
+
+
+def _reached_steady(levels: Sequence[Level]) -> float | None:
+    steady = [level.limit for level in levels if STEADY_FROM <= level.at < LOST_AT]
     bar = 0.9 * sum(steady) / len(steady)
-    return next((at for at, total in ticks if total >= bar), None)
+    return next((level.at for level in levels if level.limit >= bar), None)
 
 
 def _grid(start: float, end: float) -> list[float]:
