@@ -54,8 +54,9 @@ format: $(DEV_READY) ## Write the code as `make check` wants it
 demo: $(RUN_READY) ## Watch the tide move: simulated server, gateway, chat users, a flood, a loss of capacity
 	@exec $(BIN)/tidegate demo $(ARGS)
 
-bench: $(RUN_READY) ## Measure: interactive alone, with a flood straight, with a flood through Tidegate
-	@exec $(BIN)/tidegate bench $(ARGS)
+bench: $(DEV_READY) ## Measure: a flood straight and through Tidegate, then what each part of the path costs
+	@$(BIN)/tidegate bench $(ARGS)
+	$(BIN)/python -m pytest -m benchmark tests/benchmarks -s -q
 
 simulate: $(RUN_READY) ## Run the controller against the simulated engine in virtual time
 	@exec $(BIN)/tidegate simulate $(ARGS)
