@@ -18,7 +18,7 @@ from web.orders import window_of
 
 MOST_LINES = 10_000_000
 MOST_TOKENS = 10**13
-_FIELDS = frozenset(("lines", "prompt_tokens", "file_id", "model", "completion_window"))
+_FIELDS = frozenset(("lines", "tokens", "prompt_tokens", "file_id", "model", "completion_window"))
 _LONGEST_ID = 128
 
 
@@ -29,6 +29,8 @@ async def quote(request: Request) -> Response:
     unknown = sorted(given.keys() - _FIELDS)
     if unknown:
         raise InvalidValue(unknown[0], f"is unknown; known are {', '.join(sorted(_FIELDS))}")
+    if "tokens" in given:
+        given.setdefault("prompt_tokens", given.pop("tokens"))
     size = await _size(request, given)
     front: Front = request.app.state.front
     pool, model = front.router.find(text_of(given, "model", most=LONGEST_MODEL) or size.model)

@@ -30,6 +30,7 @@ def upload(house: Gate, content: bytes) -> str:
 
 def test_a_quote_without_data_says_that_it_cannot_tell_yet(house: Gate) -> None:
     told = quote(house, lines=100, prompt_tokens=5000).raise_for_status().json()
+    assert quote(house, lines=100, tokens=5000).raise_for_status().json()["prompt_tokens"] == told["prompt_tokens"]
     assert told["pool"] == "default"
     assert told["eta"]["state"] == "learning"
     assert told["eta"]["basis"].startswith("Not enough finished requests yet to say;")
