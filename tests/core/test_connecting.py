@@ -1,7 +1,6 @@
 """No connection is made to a link-local or metadata address, however it was come by."""
 
 import socket
-from typing import Any
 
 import pytest
 from aiohttp import InvalidURL
@@ -100,9 +99,8 @@ async def test_a_name_that_changes_after_it_was_checked_is_refused() -> None:
         headers = [(b"content-type", b"application/json")]
         answer = await upstream.send(UpstreamRequest("POST", "/chat/completions", body, headers))
         assert answer.status == 200
-        assert upstream._session is not None
-        connections: Any = upstream._session.connector
-        connections.clear_dns_cache()
+        assert upstream._pool is not None
+        upstream._pool[0].clear_dns_cache()
         # The first answer is still coming, so that the next request needs a connection of its own.
         assert refused(await failure(upstream))
         answer.close()

@@ -81,11 +81,10 @@ async def test_a_finished_answer_gives_its_connection_back(model: str, upstream:
         answer.close()
         answer.close()
         seen.add(answer.status)
-    session = upstream._session
-    assert session is not None
-    assert session.connector is not None
-    assert len(session.connector._acquired) == 0
-    assert sum(len(pooled) for pooled in session.connector._conns.values()) == 1
+    assert upstream._pool is not None
+    connector, _ = upstream._pool
+    assert len(connector._acquired) == 0
+    assert sum(len(pooled) for pooled in connector._conns.values()) == 1
     assert seen == {200}
 
 
