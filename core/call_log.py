@@ -165,4 +165,6 @@ def _ms(seconds: float) -> float:
 
 
 def _text(text: str) -> str:
+    if text.isascii() and len(text) <= LONGEST_TEXT and "\0" not in text:
+        return text
     return text[:LONGEST_TEXT].replace("\0", "").encode("utf-8", "replace").decode()

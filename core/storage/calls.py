@@ -1,8 +1,9 @@
 """The call log in SQL."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_
 from sqlmodel import col, select
 
 from core.call_record import COLUMNS, CallQuery, CallRecord
@@ -12,6 +13,7 @@ from core.storage.tables import CALLS
 
 PRUNE_GROUP = 2000
 _STORED = tuple(name for name in COLUMNS if name != "id")
+_stored = attrgetter(*_STORED)
 _EQUAL = ("tenant", "key", "pool", "model", "lane", "outcome", "batch", "request")
 
 
@@ -23,10 +25,8 @@ class SqlCalls:
 
     async def add_calls(self, records: Sequence[CallRecord]) -> None:
         """Store a group of calls."""
-        rows = [{name: getattr(record, name) for name in _STORED} for record in records]
-        if rows:
-            async with self._database.write() as session:
-                await session.execute(insert(CALLS), rows)
+        if records:
+            await self._database.work(lambda connection: _insert(connection, records), durable=False)
 
     async def calls(self, query: CallQuery) -> list[CallRecord]:
         """Return the newest calls that fit."""
@@ -63,3 +63,7 @@ def _conditions(query: CallQuery) -> list[ColumnElement[bool]]:
     if query.before is not None:
         found.append(col(CallRow.id) < query.before)
     return found
+
+
+def _insert(connection: Connection, records: Sequence[CallRecord]) -> None:
+    connection.execute(insert(CALLS), [dict(zip(_STORED, _stored(record), strict=True)) for record in records])
