@@ -55,16 +55,13 @@ class HttpAnswer:
 
     async def read(self) -> bytes:
         """Return the next piece, b"" at the end. Raises UpstreamFailed (`upstream_truncated`)."""
-        if self._scrub is None:
-            return await self._piece()
-        while piece := await self._piece():
-            if passed := self._scrub.feed(piece):
-                return passed
-        return self._scrub.rest()
-
-    async def _piece(self) -> bytes:
         try:
-            return await self._content.readany()
+            if self._scrub is None:
+                return await self._content.readany()
+            while piece := await self._content.readany():
+                if passed := self._scrub.feed(piece):
+                    return passed
+            return self._scrub.rest()
         except _BROKEN as error:
             raise _truncated("broke off in the middle of its answer") from error
 

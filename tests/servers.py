@@ -16,6 +16,7 @@ from core.config import Settings
 from core.runtime import Runtime
 from web import mock_server
 from web.app import create_app
+from web.edges import EdgeProtocol
 
 DEADLINE_S = 20.0
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -34,7 +35,7 @@ def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
 def running(app: Any, *, lifespan: str = "on") -> Iterator[str]:
     """Serve `app` for as long as the context lasts; yields its address."""
     config = uvicorn.Config(
-        app, port=0, log_level="critical", lifespan=lifespan, http="httptools", timeout_graceful_shutdown=1
+        app, port=0, log_level="critical", lifespan=lifespan, http=EdgeProtocol, timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

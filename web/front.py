@@ -1,12 +1,13 @@
 """What the endpoints that take LLM requests share: who asks, for which pool, with what body; is the client there."""
 
 import asyncio
+import functools
 import random
 import re
 import secrets
 
 import msgspec
-from starlette.types import Receive
+from starlette.types import Receive, Scope
 
 from core.errors import RequestError
 from core.lanes import Outcome
@@ -14,10 +15,9 @@ from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import Runtime
 from core.scheduling.gateway import Exchange, read_answer
+from web.edges import CONNECTION, EdgeProtocol
 from web.routing import Router
 
-# A call shorter than this is not worth a task that watches for its client's leaving.
-WATCH_AFTER_S = 0.02
 MODELS_PATIENCE_S = 5.0
 # Names to tell requests apart, no secrets: the system's own randomness would cost a system call each.
 _ids = random.Random(secrets.randbits(128))
@@ -38,29 +38,11 @@ class Front:
         self.body_limit = runtime.settings.body_limit
 
 
-class Watch:
-    """Watches a request that lasts longer than an instant, and aborts its exchange when the client leaves."""
-
-    def __init__(self, exchange: Exchange, receive: Receive) -> None:
-        self._exchange = exchange
-        self._receive = receive
-        self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start)
-
-    def stop(self) -> None:
-        """Watch no longer. Lets the task go, which by its frames refers to this: that would be garbage in a circle."""
-        self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name="watch client")
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._exchange.abort(Outcome.CLIENT_DISCONNECT)
+def watch(scope: Scope, exchange: Exchange) -> None:
+    """Abort `exchange` when the client of its request leaves, which its connection tells while it is answered."""
+    connection: EdgeProtocol | None = scope.get(CONNECTION)
+    if connection is not None:
+        connection.watch(functools.partial(exchange.abort, Outcome.CLIENT_DISCONNECT))
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:

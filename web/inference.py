@@ -14,7 +14,7 @@ from core.pools import Pool
 from core.scheduling.calls import Call, Headers
 from web.auth import Identity, check_model, choose_lane, identity_of, may_use
 from web.errors import RawHeaders, send_error
-from web.front import ClientGone, Front, Watch, list_models, read_body, request_id_of
+from web.front import ClientGone, Front, list_models, read_body, request_id_of, watch
 from web.replies import AsgiReply, BrokenOff
 from web.routing import NEEDS_MODEL, WITHOUT_TOKENS, Routing, read_routing, with_model
 
@@ -70,22 +70,19 @@ class Inference:
             log.info("client left while sending", request_id=request_id)
         else:
             try:
-                await self.answer(call, pool, receive, send)
+                await self._answer(call, pool, scope, send)
             finally:
                 self._front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
 
-    async def answer(self, call: Call, pool: Pool, receive: Receive, send: Send) -> None:
-        """Run `call` through its pool's gateway and answer with what comes, watching for the client's leaving."""
+    async def _answer(self, call: Call, pool: Pool, scope: Scope, send: Send) -> None:
         reply = AsgiReply(send=send, call=call, pool=pool.name)
         exchange = pool.gateway.exchange(call, reply)
-        watch = Watch(exchange, receive)
+        watch(scope, exchange)
         try:
             outcome = await exchange.run()
         except BrokenOff as broken:
             log.warning("broke off", request_id=call.id, pool=pool.name, code=str(broken))
             return
-        finally:
-            watch.stop()
         if outcome is not Outcome.SUCCESS:
             log.info(
                 "answered",

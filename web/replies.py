@@ -18,6 +18,18 @@ class BrokenOff(ConnectionError):
 class AsgiReply:
     """Answers one HTTP request (see `core.scheduling.calls.Reply`)."""
 
+    __slots__ = (
+        "_call",
+        "_event_stream",
+        "_head_sent",
+        "_line_open",
+        "_pool",
+        "_refusal",
+        "_send",
+        "started",
+        "status",
+    )
+
     def __init__(self, *, send: Send, call: Call, pool: str) -> None:
         self._send = send
         self._call = call

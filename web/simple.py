@@ -11,7 +11,7 @@ from core.pools import Pool
 from core.scheduling.calls import Call, Headers
 from web.auth import check_model, choose_lane, identity_of
 from web.errors import error_headers, invalid_request
-from web.front import Front, Watch, list_models, read_body, request_id_of
+from web.front import Front, list_models, read_body, request_id_of, watch
 
 
 class _Chat(msgspec.Struct, forbid_unknown_fields=True):
@@ -66,11 +66,10 @@ async def chat(request: Request) -> Response:
         call, pool = await _read(request, front, request_id)
         front.limits.enter(call.tenant, call.lane)
         exchange = pool.gateway.exchange(call, reply)
-        watch = Watch(exchange, request.receive)
+        watch(request.scope, exchange)
         try:
             outcome = await exchange.run()
         finally:
-            watch.stop()
             front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
         if reply.error is not None:
             raise reply.error

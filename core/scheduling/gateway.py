@@ -78,6 +78,25 @@ class Gateway:
 class Exchange:
     """One call and its answer. `abort` may be called from anywhere at any time, once or more."""
 
+    __slots__ = (
+        "_aborted",
+        "_call",
+        "_clock",
+        "_connection_failed",
+        "_dispatcher",
+        "_gateway",
+        "_heart",
+        "_observation",
+        "_refused_before",
+        "_reply",
+        "_scope",
+        "_slot",
+        "_status",
+        "_ticket",
+        "_timeouts",
+        "_total_until",
+    )
+
     def __init__(self, *, gateway: Gateway, call: Call, reply: Reply) -> None:
         self._gateway = gateway
         self._call = call
@@ -316,6 +335,7 @@ class Exchange:
             if not begun:
                 begun = self._ticket.answered = True
                 self._stop_heartbeats()
+                self._let_request_go()
                 await self._reply.start(answer.status, answer.headers)
             await self._reply.send(piece)
         if isinstance(scan, BodyScan):
@@ -326,6 +346,11 @@ class Exchange:
         if not begun:
             await self._reply.start(answer.status, answer.headers)
         await self._reply.finish()
+
+    def _let_request_go(self) -> None:
+        """Free the request's memory for the time of its answer, unless it may have to be sent again."""
+        if not self._call.durable:
+            self._call.body, self._call.headers = b"", ()
 
     def _observe(self, pieces: int, streamed: bool) -> None:
         if not (pieces and streamed):

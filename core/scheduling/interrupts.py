@@ -26,6 +26,19 @@ class Scope:
     comes between two blocks breaks the next one off.
     """
 
+    __slots__ = (
+        "_cancelled",
+        "_cancelling",
+        "_clock",
+        "_due",
+        "_due_reason",
+        "_reason",
+        "_soon",
+        "_task",
+        "_timer",
+        "_timer_at",
+    )
+
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._task: asyncio.Task[object] | None = None

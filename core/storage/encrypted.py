@@ -18,13 +18,13 @@ import struct
 from array import array
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing import TYPE_CHECKING
 
 from core.ports import FileStore
+
+if TYPE_CHECKING:
+    # Imported where it is used: who encrypts nothing keeps its seven megabytes of memory.
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MARK = b"TIDEGATE\x00\x00\x00\x01"
 FRAME = 16 * 1024
@@ -45,7 +45,7 @@ _SCAN = 1024 * 1024
 class _Frames:
     """Where a file's frames begin: `texts` in the text, `places` on disk, each with the end as its last."""
 
-    def __init__(self, cipher: AESGCM) -> None:
+    def __init__(self, cipher: "AESGCM") -> None:
         self.cipher = cipher
         self.plain = False
         self.texts = array("Q", [0])
@@ -223,18 +223,24 @@ class EncryptedFiles:
             texts.append(_opened(frames.cipher, file_id, frames.texts[number], frame))
         return texts[0] if len(texts) == 1 else b"".join(texts)
 
-    def _cipher(self, file_id: str) -> AESGCM:
+    def _cipher(self, file_id: str) -> "AESGCM":
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"tidegate file " + file_id.encode())
         return AESGCM(key.derive(self._secret))
 
 
-def _sealed(cipher: AESGCM, file_id: str, place: int, text: bytes) -> bytes:
+def _sealed(cipher: "AESGCM", file_id: str, place: int, text: bytes) -> bytes:
     nonce = os.urandom(_NONCE)
     return _LENGTH.pack(len(text)) + nonce + cipher.encrypt(nonce, text, _bound_to(file_id, place))
 
 
-def _opened(cipher: AESGCM, file_id: str, place: int, frame: memoryview) -> bytes:
+def _opened(cipher: "AESGCM", file_id: str, place: int, frame: memoryview) -> bytes:
     nonce, sealed = frame[_LENGTH.size : _LENGTH.size + _NONCE], frame[_LENGTH.size + _NONCE :]
+    from cryptography.exceptions import InvalidTag
+
     try:
         return cipher.decrypt(nonce, sealed, _bound_to(file_id, place))
     except (InvalidTag, ValueError):

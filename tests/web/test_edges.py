@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from core.config import Settings
 from tests.servers import DEADLINE_S, gate, until
 from web.app import create_app
-from web.edges import LONGEST_HEAD, MOST_HEADERS, AllowedAddresses, EdgeProtocol
+from web.edges import CONNECTION, LONGEST_HEAD, MOST_HEADERS, AllowedAddresses, EdgeProtocol
 from web.peers import Peers
 from web.serving import server_config
 
@@ -196,6 +196,52 @@ async def test_a_client_that_takes_little_by_little_is_left_alone_until_it_takes
     async with asyncio.timeout(DEADLINE_S):
         await buffer.aborted.wait()
     assert buffer.sizes == [100]
+
+
+class Watching:
+    """An app that waits until its client has left, or answers at once; notes which clients left."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, gone = scope["path"], asyncio.Event()
+
+        def leave() -> None:
+            self.left.append(path)
+            gone.set()
+
+        if path == "/late":
+            while (await receive())["type"] != "http.disconnect":
+                pass
+        scope[CONNECTION].watch(leave)
+        if path != "/answered":
+            await gone.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("path", ["/waits", "/late"])
+def test_who_watches_is_told_once_when_the_client_leaves(path: str) -> None:
+    app = Watching()
+    with serving(app) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"GET %s HTTP/1.1\r\nhost: a\r\n\r\n" % path.encode())
+        connection.close()
+        until(lambda: app.left)
+    assert app.left == [path]
+
+
+def test_who_was_answered_and_leaves_then_is_not_told_of() -> None:
+    app = Watching()
+    with serving(app) as address:
+        with socket.create_connection(address) as connection:
+            for _ in range(2):
+                connection.sendall(b"GET /answered HTTP/1.1\r\nhost: a\r\n\r\n")
+                while not connection.recv(65536).endswith(b"ok"):
+                    pass
+            connection.sendall(b"GET /waits HTTP/1.1\r\nhost: a\r\n\r\n")
+        until(lambda: app.left)
+    assert app.left == ["/waits"]
 
 
 def test_connections_are_kept_alive_for_more_requests(told: Told) -> None:
