@@ -14,7 +14,8 @@ from core.lanes import Outcome
 from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import Runtime
-from core.scheduling.gateway import Exchange, read_answer
+from core.scheduling.answers import read_answer
+from core.scheduling.gateway import Exchange
 from web.edges import CONNECTION, EdgeProtocol
 from web.routing import Router
 

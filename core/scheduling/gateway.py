@@ -13,7 +13,15 @@ from core.metrics import PoolMeters
 from core.ports import Clock, TimerHandle, Upstream, UpstreamAnswer, UpstreamRequest
 from core.samples import Observation, SampleBoard
 from core.scheduling.answer_scan import BodyScan, StreamScan
-from core.scheduling.calls import Call, Headers, Reply
+from core.scheduling.answers import (
+    is_event_stream,
+    outcome_of,
+    outcome_of_status,
+    read_answer,
+    retry_after,
+    upstream_timeout,
+)
+from core.scheduling.calls import Call, Reply
 from core.scheduling.dispatcher import Dispatcher, honest_retry_after
 from core.scheduling.interrupts import Interrupted, Scope
 from core.scheduling.retry_after import retry_after_seconds
@@ -147,7 +155,7 @@ class Exchange:
         try:
             outcome = await self._answer()
         except RequestError as error:
-            outcome = _outcome_of(error)
+            outcome = outcome_of(error)
             self._status = error.status
             self._stop_heartbeats()
             await self._reply.fail(error)
@@ -234,9 +242,9 @@ class Exchange:
                 outcome = stop.reason
                 raise
             outcome = Outcome.TIMEOUT
-            raise _upstream_timeout(stop.reason) from None
+            raise upstream_timeout(stop.reason) from None
         except RequestError as error:
-            outcome, aborted = _outcome_of(error), False
+            outcome, aborted = outcome_of(error), False
             raise
         finally:
             self._give_slot_back(outcome, aborted=aborted)
@@ -261,7 +269,7 @@ class Exchange:
         try:
             if answer.status >= 400:
                 await self._pass_refusal_on(answer)
-                return _outcome_of_status(answer.status), False
+                return outcome_of_status(answer.status), False
             if answer.status >= 300:
                 raise UpstreamFailed(502, "upstream_error", _REDIRECTED)
             await self._relay(answer)
@@ -293,7 +301,7 @@ class Exchange:
 
     def _refused(self, answer: UpstreamAnswer) -> bool:
         """Note a refusal for lack of capacity; tell whether the call may be sent once more, room having been made."""
-        asked = _retry_after(answer.headers)
+        asked = retry_after(answer.headers)
         seconds = None if asked is None else retry_after_seconds(asked, self._clock.now())
         if answer.status == 429:
             self._gateway.board.refused(self._clock.monotonic())
@@ -325,7 +333,7 @@ class Exchange:
         await self._reply.finish()
 
     async def _relay(self, answer: UpstreamAnswer) -> None:
-        streamed = _is_event_stream(answer.headers)
+        streamed = is_event_stream(answer.headers)
         self._observation.streamed = streamed
         scan = StreamScan(self._call.path) if streamed else BodyScan()
         begun = False
@@ -421,48 +429,3 @@ class Exchange:
             position=position,
             estimated_wait=wait,
         )
-
-
-def _upstream_timeout(which: str) -> UpstreamFailed:
-    told = {"first_byte": "sent no answer in time", "between_bytes": "stopped sending in the middle of its answer"}
-    return UpstreamFailed(504, "upstream_timeout", f"The model server {told[which]}.", retry_after=5)
-
-
-def _outcome_of(error: RequestError) -> Outcome:
-    if error.code in ("upstream_timeout", "queue_timeout"):
-        return Outcome.TIMEOUT
-    if error.code == "upstream_truncated":
-        return Outcome.UPSTREAM_TRUNCATED
-    return Outcome.UPSTREAM_ERROR if isinstance(error, UpstreamFailed) else Outcome.CANCELLED
-
-
-def _outcome_of_status(status: int) -> Outcome:
-    if status == 429:
-        return Outcome.RATE_LIMITED
-    if status == 408:
-        return Outcome.TIMEOUT
-    return Outcome.CLIENT_ERROR if status < 500 else Outcome.UPSTREAM_ERROR
-
-
-def _header(headers: Headers, name: bytes) -> bytes | None:
-    return next((value for key, value in headers if key.lower() == name), None)
-
-
-def _is_event_stream(headers: Headers) -> bool:
-    return (_header(headers, b"content-type") or b"").startswith(b"text/event-stream")
-
-
-def _retry_after(headers: Headers) -> str | None:
-    value = _header(headers, b"retry-after")
-    return None if value is None else value.decode("latin-1")
-
-
-async def read_answer(answer: UpstreamAnswer) -> bytes:
-    """Return an answer's whole body and close it. Raises UpstreamFailed where it breaks off."""
-    pieces = []
-    try:
-        while piece := await answer.read():
-            pieces.append(piece)
-    finally:
-        answer.close()
-    return b"".join(pieces)
