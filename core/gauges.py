@@ -68,7 +68,7 @@ class LiveGap:
 
     def __init__(self) -> None:
         self.tokens_per_piece = 1.0
-        self._value: float | None = None
+        self._value = 0.0
         self._ticked = -math.inf
         self._moved: dict[str, tuple[float, int]] = {}
 
@@ -91,6 +91,8 @@ class LiveGap:
     def tick(self, now: float, streams: list[tuple[float, str]], promises: Promises) -> float | None:
         """Return the ratio, smoothed over ticks; `None` where nothing streams.
 
+        It begins at nothing: the very first tick, of an answer's slow beginning, would cut a limit that has yet to grow.
+
         `streams` holds the time of the latest piece, and the model, of each stream being decoded.
         """
         ratio = self._ratio(promises)
@@ -100,7 +102,7 @@ class LiveGap:
         self._ticked = now
         if ratio is None:
             return None
-        self._value = ratio if self._value is None else self._value + _LIVE_SHARE * (ratio - self._value)
+        self._value += _LIVE_SHARE * (ratio - self._value)
         return self._value
 
     def _ratio(self, promises: Promises) -> float | None:
