@@ -13,12 +13,11 @@ from core.errors import Rejected
 from core.lanes import Lane, Outcome, PullBack
 from core.ports import Clock, SlotPool
 from core.quotas import PoolLimits, batch_quota, by_limit
+from core.scheduling.pull_backs import PullBacks
 from core.scheduling.rates import Ewma, RecentPeak, RecentWaits, TokenBucket
 from core.scheduling.tickets import LaneQueue, Ticket
 
 PEAK_HORIZON_S = 300.0
-HOLD_AFTER_PULL_BACK_S = 0.5
-HOLD_AFTER_REFUSAL_S = 1.0
 UNKNOWN_FIRST_TOKEN_S = 0.05
 # The server must have seen the abort before the slot is used again, or it would briefly hold one request too many.
 ABORT_GRACE_S = 0.05
@@ -41,7 +40,7 @@ class PoolCounts:
 class DispatcherStats:
     """Counters since the start, read by the metrics."""
 
-    pull_backs: Counter[PullBack] = field(default_factory=Counter)
+    pull_backs: Counter[PullBack]
     overdue_started: int = 0
     back_offs: int = 0
     back_off_seconds: float = 0.0
@@ -72,13 +71,13 @@ class Dispatcher:
         batch_tpm: float | None = None,
     ) -> None:
         self.limits = limits
-        self.stats = DispatcherStats()
+        self._pull_backs = PullBacks(enabled=pull_backs, hold=self.hold_batch)
+        self.stats = DispatcherStats(self._pull_backs.counts)
         self.on_room: Callable[[], None] | None = None
         self._slots = slots
         self._clock = clock
         self._most = {Lane.INTERACTIVE: interactive_queue, Lane.BATCH: batch_queue}
         self._batch_max_wait = batch_max_wait
-        self._pull_backs = pull_backs
         self._starts = TokenBucket(rate=batch_rps, burst=max(1.0, batch_rps)) if batch_rps else None
         self._tokens = TokenBucket(rate=batch_tpm / 60, burst=batch_tpm) if batch_tpm else None
         self._queues = {Lane.INTERACTIVE: LaneQueue(), Lane.BATCH: LaneQueue()}
@@ -86,10 +85,7 @@ class Dispatcher:
         self._totals = {lane: Ewma(0.1) for lane in Lane}
         self._first_token = Ewma(0.1)
         self._peak = RecentPeak(horizon=PEAK_HORIZON_S)
-        self._running_batch: dict[Ticket, None] = {}
         self._awaiting: dict[Ticket, None] = {}
-        self._unanswered: dict[Ticket, None] = {}
-        self._being_pulled = 0
         self._overdue_running = 0
         self._held_until = -math.inf
         self._backed_off_until = -math.inf
@@ -124,7 +120,7 @@ class Dispatcher:
         """Note that the first content of a streamed answer arrived."""
         now = self._clock.monotonic()
         ticket.first = now
-        self._unanswered.pop(ticket, None)
+        self._pull_backs.first_token(ticket)
         self._stop_timer(ticket)
         if ticket.lane is Lane.BATCH and ticket.lease is not None:
             if ticket.streamed:
@@ -170,13 +166,8 @@ class Dispatcher:
         self._clock.call_later(seconds, self._hold_over)
 
     def pull_back_for_refusal(self) -> bool:
-        """Pull batch back because the provider refused an interactive request; tell whether any was.
-
-        What runs above the quota goes, which would have drained, and one more, so that the next interactive request
-        finds room; batch then starts nothing for a second. In simulation (scenario C) interactive requests are refused
-        3.8 times as often as without batch; with the youngest and half a second alone, 5.6 times.
-        """
-        return self._pull_back(self._victims()[: self.settling() + 1], PullBack.PROVIDER_429)
+        """Pull batch back because the provider refused an interactive request; tell whether any was."""
+        return self._pull_backs.for_refused(self.settling())
 
     # What others read
 
@@ -275,7 +266,7 @@ class Dispatcher:
                 pass
             self._note_demand(now)
             if interactive:
-                self._make_room(len(interactive))
+                self._pull_backs.for_waiting(len(interactive))
                 return
         while batch and self._batch_may_start(now) and self._start(batch, now):
             pass
@@ -289,18 +280,17 @@ class Dispatcher:
         queue.pop()
         ticket.lease, ticket.overdue = lease, overdue
         self._waits[ticket.lane].add(now - ticket.arrived, now)
+        self._pull_backs.started(ticket)
         if ticket.lane is Lane.BATCH:
             self._started_batch(ticket, now)
-        elif ticket.streamed:
-            self._unanswered[ticket] = None
-            if self._running_batch:
-                due = ticket.arrived + self._half_budget(ticket) - now
-                ticket.timer = self._clock.call_later(max(0.0, due), self._interactive_overdue, ticket)
+        elif ticket.streamed and self._pull_backs.possible:
+            half = 0.5 * self.limits.first_token_budget(ticket.model)
+            due = ticket.arrived + half - now
+            ticket.timer = self._clock.call_later(max(0.0, due), self._interactive_overdue, ticket, half)
         ticket.on_grant()
         return True
 
     def _started_batch(self, ticket: Ticket, now: float) -> None:
-        self._running_batch[ticket] = None
         if ticket.overdue:
             self._overdue_running += 1
             self.stats.overdue_started += 1
@@ -364,47 +354,9 @@ class Dispatcher:
             present = self._slots.in_flight[Lane.INTERACTIVE] + len(self._queues[Lane.INTERACTIVE])
             self._peak.add(present, now)
 
-    # Pull-backs
-
-    def _victims(self) -> list[Ticket]:
-        """Return the batch requests that may be pulled back: those without a first token first, then the youngest."""
-        eligible = [ticket for ticket in self._running_batch if ticket.may_be_pulled_back]
-        return sorted(eligible, key=lambda t: (t.first is not None, -t.lease.started if t.lease else 0.0))
-
-    def _make_room(self, waiting: int) -> None:
-        missing = waiting - self._being_pulled
-        if missing > 0 and self._running_batch:
-            self._pull_back(self._victims()[:missing], PullBack.SLOTS_FULL)
-
-    def _interactive_overdue(self, ticket: Ticket) -> None:
-        """Pull back batch that stands in front of an interactive request without a first token at half its budget.
-
-        That is batch sent before it which has no first token either; or, where the server itself lets requests queue,
-        the youngest. It queues if another interactive request, sent half a budget earlier, has no first token yet.
-        """
+    def _interactive_overdue(self, ticket: Ticket, half_budget: float) -> None:
         ticket.timer = None
-        if ticket.lease is None or ticket.lease.released or ticket.first is not None:
-            return
-        sent, victims = ticket.lease.started, self._victims()
-        ahead = [t for t in victims if t.first is None and t.lease is not None and t.lease.started <= sent]
-        oldest = next(iter(self._unanswered)).lease
-        queues = oldest is not None and oldest.started <= sent - self._half_budget(ticket)
-        self._pull_back(ahead or victims[:queues], PullBack.FIRST_TOKEN_OVERDUE)
-
-    def _half_budget(self, ticket: Ticket) -> float:
-        return 0.5 * self.limits.first_token_budget(ticket.model)
-
-    def _pull_back(self, victims: list[Ticket], cause: PullBack) -> bool:
-        if not self._pull_backs or not victims:
-            return False
-        if cause is not PullBack.SLOTS_FULL:
-            self.hold_batch(HOLD_AFTER_REFUSAL_S if cause is PullBack.PROVIDER_429 else HOLD_AFTER_PULL_BACK_S)
-        for ticket in victims:
-            ticket.pulling = True
-            self._being_pulled += 1
-            self.stats.pull_backs[cause] += 1
-            ticket.on_pull_back(cause)
-        return True
+        self._pull_backs.for_overdue(ticket, half_budget)
 
     # Releasing
 
@@ -427,15 +379,13 @@ class Dispatcher:
         assert lease is not None
         self._stop_timer(ticket)
         self._slots.release(lease, outcome)
-        self._unanswered.pop(ticket, None)
+        self._pull_backs.ended(ticket)
         if outcome is Outcome.SUCCESS:
             self._totals[lease.lane].add(self._clock.monotonic() - lease.started)
         if lease.lane is Lane.BATCH:
-            self._running_batch.pop(ticket, None)
             self._awaiting.pop(ticket, None)
             self._overdue_running -= ticket.overdue
-            self._being_pulled -= ticket.pulling
-            ticket.overdue = ticket.pulling = False
+            ticket.overdue = False
 
     def _stop_timer(self, ticket: Ticket) -> None:
         if ticket.timer is not None:
