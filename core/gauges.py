@@ -91,7 +91,7 @@ class LiveGap:
     def tick(self, now: float, streams: list[tuple[float, str]], promises: Promises) -> float | None:
         """Return the ratio, smoothed over ticks; `None` where nothing streams.
 
-        It begins at nothing: the very first tick, of an answer's slow beginning, would cut a limit that has yet to grow.
+        It begins at nothing: a first tick, of one answer's slow beginning, would cut a limit that has yet to grow.
 
         `streams` holds the time of the latest piece, and the model, of each stream being decoded.
         """

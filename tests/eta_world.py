@@ -3,7 +3,7 @@
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time, timedelta
 from statistics import median
@@ -61,6 +61,10 @@ class Told:
     @property
     def held(self) -> bool:
         return self.low <= self.actual <= self.high
+
+    @property
+    def width(self) -> float:
+        return self.high / self.low
 
 
 @dataclass
@@ -247,9 +251,9 @@ class Backtest:
     def _baselines(self, outlook: Outlook, ahead: Ahead) -> dict[str, float]:
         kappa = outlook.throughput.kappa
         work = ahead.total.work(kappa)
-        rows = self.learned.rows("default")
-        mean = sum(row.load.work(kappa) for row in rows) / sum(row.seconds for row in rows)
         recent = self.learned.recent("default", self.world.now)
+        rows = self.learned.rows("default") or recent
+        mean = sum(row.load.work(kappa) for row in rows) / sum(row.seconds for row in rows)
         seconds = sum(row.seconds for row in recent)
         last = sum(row.load.work(kappa) for row in recent) / seconds if seconds >= 600 else mean
         return {"last hour": work / max(last, 1e-9), "global mean": work / mean}
@@ -270,18 +274,12 @@ HORIZONS = ((0.0, 0.5), (0.5, 2.0), (2.0, 6.0), (6.0, 16.0), (16.0, 1e9))
 """Hours ahead."""
 
 
-def report(told: list[Told], outage: list[Told]) -> Iterator[str]:
-    """Tell how each method did: its median error and how often it was within 25 %; and how often the range held."""
-    parts = {
-        "all": told,
-        "at submission": [each for each in told if each.first],
-        **{f"{low:g} to {high:g} h ahead": _between(told, low, high) for low, high in HORIZONS},
-        "touching an outage": outage,
-    }
-    for name, some in parts.items():
-        if some:
-            figures = [f"{way} {error(some, way):.1%} / {within(some, way):.0%}" for way in some[0].predicted]
-            yield f"{name} ({len(some)}): {'; '.join(figures)}; range held {held(some):.0%}"
+def report(told: list[Told]) -> str:
+    """Tell how each method did: its median error, how often it was within 25 %; how often the range held; its width."""
+    if not told:
+        return "none"
+    figures = [f"{way} {error(told, way):.1%} / {within(told, way):.0%}" for way in told[0].predicted]
+    return f"({len(told)}) {'; '.join(figures)}; range held {held(told):.1%}, p95/p5 {width(told):.2f}"
 
 
 def error(told: list[Told], way: str) -> float:
@@ -296,5 +294,18 @@ def held(told: list[Told]) -> float:
     return sum(each.held for each in told) / len(told)
 
 
-def _between(told: list[Told], low: float, high: float) -> list[Told]:
+def width(told: list[Told]) -> float:
+    return median(each.width for each in told)
+
+
+def submitted(told: list[Told]) -> list[Told]:
+    return [each for each in told if each.first]
+
+
+def in_week(told: list[Told], week: int) -> list[Told]:
+    return [each for each in told if (each.at - START) // timedelta(weeks=1) == week - 1]
+
+
+def ahead(told: list[Told], low: float, high: float) -> list[Told]:
+    """Return those that foresaw so many hours."""
     return [each for each in told if low <= each.predicted["model"] / 3600 < high]

@@ -134,8 +134,6 @@ class Gate:
 
     def watched(self, send: Send, identity: Identity) -> Send:
         """Return a `send` that ends a stream without end once the session that opened it is over."""
-        if identity.anonymous:
-            return send
         checked_at, over = self._clock.monotonic(), False
 
         async def checked(message: Message) -> None:

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from core.batch import eta_words as words
 from core.batch.arrivals import Expected
 from core.batch.plan import Conditions, Plan
-from core.batch.residuals import FEWEST, GivenEta, Ranges
+from core.batch.residuals import AT_SUBMISSION, FEWEST, GivenEta, Ranges
 from core.batch.sharing import Ahead, Claim, ahead_of
 from core.batch.throughput import Level, Throughput
 from core.batch.values import Batch, BatchStatus, Eta, EtaState, Risk
@@ -128,7 +128,7 @@ def forecast(batch: Batch, outlook: Outlook, *, plan: Plan | None = None) -> For
     seconds = outlook.prior(batch).seconds
     mid = max(fluid, start + timedelta(seconds=_least_seconds(batch, seconds)))
     mid += timedelta(seconds=_AFTER_THE_LAST * seconds)
-    return _ranged(mid, outlook, ahead, start)
+    return _ranged(batch, mid, outlook, ahead, start)
 
 
 def eta(batch: Batch, outlook: Outlook, *, first: GivenEta | None = None) -> Eta:
@@ -151,6 +151,11 @@ def eta(batch: Batch, outlook: Outlook, *, first: GivenEta | None = None) -> Eta
     if found is None:
         return Eta(EtaState.LEARNING, now, basis=basis, waiting_for=waiting_for)
     return Eta(EtaState.ESTIMATED, now, found.low, found.mid, found.high, basis, waiting_for, risk)
+
+
+def fresh(batch: Batch) -> bool:
+    """Tell whether a batch is as it was at its submission, for all that its own items can tell."""
+    return batch.completed + batch.failed <= AT_SUBMISSION * batch.total
 
 
 def may_start(batch: Batch, outlook: Outlook) -> bool:
@@ -191,11 +196,11 @@ def _closing(batch: Batch, outlook: Outlook) -> Forecast:
     return Forecast(now, mid, mid + _WRITING, Ahead(Load()))
 
 
-def _ranged(mid: datetime, outlook: Outlook, ahead: Ahead, start: datetime) -> Forecast:
+def _ranged(batch: Batch, mid: datetime, outlook: Outlook, ahead: Ahead, start: datetime) -> Forecast:
     """Put the range around a mid. Time that passes before the pool may work at all is certain and is not scaled."""
     now = outlook.as_of
     start = min(max(start, now), mid)
-    low, high = outlook.ranges.factors((mid - now).total_seconds())
+    low, high = outlook.ranges.factors((mid - now).total_seconds(), fresh=fresh(batch))
     return Forecast(start + low * (mid - start), mid, start + high * (mid - start), ahead)
 
 

@@ -4,9 +4,10 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from core.batch.arrivals import Arrival, Arrivals
-from core.batch.eta import Forecast, Outlook, Recent
+from core.batch.eta import Forecast, Outlook, Recent, fresh
 from core.batch.meter import Meter
 from core.batch.plan import Conditions
 from core.batch.residuals import GivenEta, Ranges
@@ -22,7 +23,6 @@ SCORED_KEPT = 4000
 
 _TIMES_A_BATCH = 12
 _ONE_BATCH = 300.0
-_AT_SUBMISSION = 0.05
 
 RowKey = tuple[str, datetime, str]
 
@@ -65,11 +65,11 @@ class Learned:
         self._open: dict[str, list[GivenEta]] = defaultdict(list)
         self._throughput: dict[str, Throughput] = {}
         self._stale: set[str] = set()
-        for each in given:
-            if each.ended_at is None:
-                self._open[each.batch].append(each)
+        for (batch, ended_at), theirs in groupby(given, key=lambda each: (each.batch, each.ended_at)):
+            if ended_at is None:
+                self._open[batch] += theirs
             else:
-                self._learn(each)
+                self._learn(list(theirs))
 
     # What happens
 
@@ -127,7 +127,7 @@ class Learned:
             items=total.items,
             input_tokens=total.input_tokens,
             output_tokens=total.output_tokens,
-            first=not before and batch.completed + batch.failed <= _AT_SUBMISSION * batch.total,
+            first=not before and fresh(batch),
             calibrated=outlook.ranges.calibrated,
         )
         self._open[batch.id].append(given)
@@ -137,9 +137,8 @@ class Learned:
     def ended(self, batch_id: str, at: datetime | None) -> None:
         """Score a batch's ETAs by when it was completed; `None` forgets them, for a batch that ended otherwise."""
         given = self._open.pop(batch_id, [])
-        if at is not None:
-            for each in given:
-                self._learn(replace(each, ended_at=at))
+        if given and at is not None:
+            self._learn([replace(each, ended_at=at) for each in given])
 
     # What is known
 
@@ -209,9 +208,10 @@ class Learned:
         """Drop throughput older than `before`."""
         self._rows = {key: row for key, row in self._rows.items() if row.start >= before}
 
-    def _learn(self, scored: GivenEta) -> None:
-        self.scored.append(scored)
-        self._ranges[scored.pool].learn(scored)
+    def _learn(self, scored: Sequence[GivenEta]) -> None:
+        """Take the ETAs of one batch, which is in one pool."""
+        self.scored.extend(scored)
+        self._ranges[scored[0].pool].learn(scored)
 
     def _add_row(self, pool: str, stretch: Measured) -> None:
         row = replace(stretch, start=stretch.start.replace(minute=0, second=0, microsecond=0))

@@ -67,9 +67,13 @@ class KeyRing(Service):
 
         For the hot path: what it costs is the keyed hash.
         """
-        if authorization[:7] != b"Bearer " or self._clock.monotonic() > self._fresh_until:
+        if authorization[:7] != b"Bearer ":
             return None
-        identity = self.snapshot.plain.get(self._digest(authorization[7:]))
+        digest = self._digest(authorization[7:])
+        if self._clock.monotonic() > self._fresh_until:
+            entry = self.snapshot.keys.get(digest)
+            return entry.identity if entry is not None and not entry.stored else None
+        identity = self.snapshot.plain.get(digest)
         if identity is not None:
             self._used_keys.add(identity.key or "")
         return identity
@@ -99,12 +103,19 @@ class KeyRing(Service):
         return entry.identity
 
     def holds(self, identity: Identity) -> bool:
-        """Tell whether the session or account that `identity` came with still stands, with the same role."""
-        known = self.snapshot.identities.get(identity.account or "")
-        if known is None or known.role is not identity.role:
-            return False
-        sessions = {entry.id for entry in self.snapshot.sessions.values()} if identity.session else set()
-        return identity.session is None or identity.session in sessions
+        """Tell whether the key, session or account that `identity` came with still stands, as it was then.
+
+        Who came with nothing stays for as long as pages need no sign-in.
+        """
+        if identity.anonymous:
+            return self.pages_open
+        snapshot, now = self.snapshot, self._clock.now().timestamp()
+        if identity.account is None:
+            entries = (entry for entry in snapshot.keys.values() if entry.identity == identity)
+            return any(not entry.revoked and (entry.until is None or now < entry.until) for entry in entries)
+        if identity.session is None:
+            return snapshot.identities.get(identity.account) == identity
+        return any(entry.identity == identity and now < entry.until for entry in snapshot.sessions.values())
 
     async def refresh(self) -> None:
         """Read what is new. Raises what the store raises, TimeoutError where it does not answer."""
@@ -112,10 +123,15 @@ class KeyRing(Service):
             await self._refresh()
 
     async def look_again(self) -> None:
-        """Read what is new unless that was done just now; a store that fails changes nothing."""
-        if self._fresh_until - self._clock.monotonic() < FRESH_S - AGAIN_S:
+        """Read what is new unless that was done just now; a store that fails changes nothing, and nobody waits for it.
+
+        It is the ring's own looks that tell when it answers again.
+        """
+        if self._fresh_until - self._clock.monotonic() < FRESH_S - AGAIN_S and not self._failing:
             with suppress(Exception):
-                await self.refresh()
+                async with self._reading:
+                    if not self._failing:
+                        await self._refresh()
 
     async def run(self) -> None:
         """Look for changes until cancelled; note now and then what was used."""
@@ -132,26 +148,26 @@ class KeyRing(Service):
             await self._note_use()
 
     async def _look(self) -> None:
-        try:
+        with suppress(Exception):
             await self.refresh()
             if self._clock.monotonic() - self._seen_at >= SEEN_EVERY_S:
                 async with self._reading:
                     await self._note_use()
+
+    async def _refresh(self) -> None:
+        asked_at = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(STORE_PATIENCE_S):
+                if await self._store.revision() != self.snapshot.revision:
+                    everyone = await self._store.everyone()
+                    self.snapshot = build(everyone, self._rules, hasher=self._hasher, now=self._clock.now())
+                    self._directory.put(self.snapshot.tenants)
         except Exception as error:
             if not self._failing:
                 log.warning("keys cannot be checked: the database does not answer", error=type(error).__name__)
             self._failing = True
-        else:
-            self._failing = False
-
-    async def _refresh(self) -> None:
-        asked_at = self._clock.monotonic()
-        async with asyncio.timeout(STORE_PATIENCE_S):
-            if await self._store.revision() != self.snapshot.revision:
-                everyone = await self._store.everyone()
-                self.snapshot = build(everyone, self._rules, hasher=self._hasher, now=self._clock.now())
-                self._directory.put(self.snapshot.tenants)
-        self._fresh_until = asked_at + FRESH_S
+            raise
+        self._fresh_until, self._failing = asked_at + FRESH_S, False
 
     async def _note_use(self) -> None:
         self._seen_at, now = self._clock.monotonic(), self._clock.now()

@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 import pytest
 
 from core.batch.backtest import best_kappa
 from core.batch.learned import Learned
-from core.batch.residuals import GivenEta
+from core.batch.residuals import GivenEta, Ranges
 from core.batch.work import Load
-from tests.eta_outlooks import NOW, batch, conditions, hours
-from tests.eta_world import Backtest, Told, World, error, held, within
+from tests.eta_outlooks import NOW, batch, conditions, hours, scored
+from tests.eta_world import Backtest, Told, World, error, held, width, within
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,38 @@ def test_at_submission_they_err_less_than_the_rate_of_the_last_hour(told: list[T
     assert error(first, "model") < 0.25
 
 
-def test_the_range_holds_about_as_often_as_it_says(told: list[Told]) -> None:
-    assert 0.7 < held(told) <= 1.0
+def test_the_range_holds_about_as_often_as_it_says_and_is_no_wider_than_the_rule_of_thumb(told: list[Told]) -> None:
+    assert held(told) > 0.87
+    assert width(told) < 2.5
+
+
+def lived(seed: int, batches: int, *, own: float = 0.3, later: float = 0.12) -> tuple[list[bool], list[bool]]:
+    """Tell how often ranges held, at submission and later, of batches that err by chance and each in its own way.
+
+    A batch's error is `own` at submission and shrinks to `later`, in which its nine later ETAs are nearly one.
+    """
+    chance, ranges = Random(seed), Ranges()
+    at_submission, afterwards = [], []
+    for number in range(batches):
+        errors = [chance.gauss(0, own), *[chance.gauss(0, later)] * 9]
+        etas = []
+        for wrong, first in zip(errors, [True] + [False] * 9, strict=True):
+            made = scored(wrong + chance.gauss(0, 0.02), batch=f"{number}", first=first, calibrated=ranges.calibrated)
+            low, high = ranges.factors(made.predicted_s, fresh=first)
+            seconds = timedelta(seconds=made.predicted_s)
+            etas.append(replace(made, low=made.at + low * seconds, high=made.at + high * seconds))
+        ranges.learn(etas)
+        at_submission.append(etas[0].held)
+        afterwards += [each.held for each in etas[1:]]
+    return at_submission, afterwards
+
+
+@pytest.mark.parametrize("batches", [40, 160])
+def test_ranges_hold_9_times_in_10_after_few_batches_and_after_many(batches: int) -> None:
+    found = [lived(seed, batches) for seed in range(12)]
+    for part in (0, 1):
+        latest = [one for each in found for one in each[part][len(each[part]) // 2 :]]
+        assert 0.87 < sum(latest) / len(latest) < 0.97
 
 
 def mixed(kappa: float) -> tuple[Learned, list[GivenEta]]:

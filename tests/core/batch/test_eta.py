@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.batch.eta import Recent, deadline_risk, eta, forecast
-from core.batch.residuals import GivenEta, Ranges
+from core.batch.residuals import RULE_OF_THUMB, GivenEta, Ranges
 from core.batch.throughput import Level, Measured, level
 from core.batch.values import Batch, BatchPause, BatchStatus, Eta, EtaState, Risk, Usage
 from core.batch.work import ANY, Load, Prior, Priors
@@ -326,34 +327,64 @@ def test_before_30_residuals_the_range_is_a_rule_of_thumb() -> None:
     assert (found.low, found.high) == (NOW + 0.6 * HOUR, NOW + 2 * HOUR)
 
 
-def spread(count: int) -> Ranges:
-    """Return what was learned of so many batches, whose residuals lie evenly between -0.2 and 0.2."""
-    return Ranges([scored(0.4 * n / (count - 1) - 0.2, batch=f"b{n}") for n in range(count)])
+def spread(count: int, *, width: float = 0.2, **fields: Any) -> list[GivenEta]:
+    """Return the ETAs of so many batches, one each, whose residuals lie evenly between -width and width."""
+    return [scored(width * (2 * n / (count - 1) - 1), batch=f"{width} {count} {n}", **fields) for n in range(count)]
+
+
+def high(etas: Sequence[GivenEta], *, seconds: float = 3600.0, fresh: bool = False) -> float:
+    return Ranges(etas).factors(seconds, fresh=fresh)[1]
 
 
 def test_from_30_residuals_on_the_range_is_what_they_were_the_wider_the_fewer_batches_there_were() -> None:
-    low, high = spread(400).factors(3600.0)
-    assert low == pytest.approx(math.exp(-0.18), abs=0.01)
-    assert high == pytest.approx(math.exp(0.18), abs=0.01)
-    assert spread(40).factors(3600.0)[1] > high
-    of_one_batch = Ranges([scored(0.4 * n / 99 - 0.2) for n in range(100)])
-    assert of_one_batch.factors(3600.0)[1] > spread(40).factors(3600.0)[1]
+    low, most = Ranges(spread(400)).factors(3600.0, fresh=False)
+    assert low == pytest.approx(math.exp(-0.18), abs=0.02)
+    assert most == pytest.approx(math.exp(0.18), abs=0.02)
+    assert most < high(spread(100)) < high(spread(40)) < RULE_OF_THUMB[1]
 
 
-def test_a_horizon_that_was_never_seen_gets_a_wider_range_than_all_together() -> None:
-    assert spread(400).factors(100_000.0)[1] > spread(400).factors(3600.0)[1]
+def test_of_20_batches_the_worst_is_p95_for_one_more_might_be_as_bad() -> None:
+    """(n + 1) x 0.95 of 20 is the 20th; drawn by 10 of 30 towards all, and those by 10 of 30 to the rule of thumb."""
+    etas = [*spread(19), scored(1.0, batch="worst")]
+    found = math.log(high([each for each in etas for _ in range(2)]))
+    assert found == pytest.approx(1.0 - (1.0 - math.log(2)) / 9)
 
 
-def test_a_range_that_is_missed_too_often_widens_and_one_that_always_holds_narrows() -> None:
-    ranges = spread(300)
-    before = ranges.factors(3600.0)[1]
-    for n in range(60):
-        late = scored(0.19, batch=f"late{n}", calibrated=True)
-        ranges.learn(replace(late, high=late.at + timedelta(seconds=3600)))
-    assert ranges.factors(3600.0)[1] > before
-    calm = Ranges([scored(0.4 * n / 299 - 0.2, batch=f"b{n}", calibrated=True) for n in range(300)])
-    again = Ranges([scored(0.4 * n / 299 - 0.2, batch=f"b{n}") for n in range(300)])
-    assert calm.factors(3600.0)[1] < again.factors(3600.0)[1]
+def test_many_etas_of_few_batches_are_as_good_as_one_of_each() -> None:
+    once = [scored(0.1 * n, batch=f"b{n}") for n in (-2, -1, 0, 1, 2)]
+    often = Ranges([each for each in once for _ in range(100)]).factors(3600.0, fresh=False)
+    assert often == Ranges([each for each in once for _ in range(6)]).factors(3600.0, fresh=False)
+    assert often[1] > math.exp(0.25)
+
+
+def test_one_batch_of_many_etas_counts_no_more_than_one_of_few() -> None:
+    late = [scored(0.5, batch="late") for _ in range(100)]
+    of_many = [replace(each, batch=f"late {n}") for n, each in enumerate(late)]
+    assert high([*spread(100), *late]) < high([*spread(100), *of_many])
+
+
+def test_at_submission_the_range_is_that_of_etas_given_at_submission() -> None:
+    etas = [*spread(100, width=0.1), *spread(100, width=0.5, first=True)]
+    assert high(etas, fresh=False) < 1.2
+    assert high(etas, fresh=True) > 1.5
+    view = outlook(ranges=Ranges(etas))
+    new, begun = forecast(batch(3600), view), forecast(batch(7200, completed=3600), view)
+    assert new is not None
+    assert begun is not None
+    assert new.high > begun.high + 0.3 * HOUR
+
+
+def test_a_horizon_that_was_never_seen_gets_the_range_of_all_together_and_one_that_was_its_own() -> None:
+    etas = [*spread(100, width=0.1), *spread(100, width=0.5, predicted=40_000.0)]
+    assert high(etas, seconds=3600.0) < high(etas, seconds=100_000.0) < high(etas, seconds=40_000.0)
+
+
+def test_a_range_that_is_missed_too_often_widens_and_one_that_holds_goes_back_to_what_residuals_say() -> None:
+    missed = [replace(each, high=each.mid) for each in spread(200, calibrated=True)]
+    held = [replace(each, low=each.at, high=each.at + 2 * HOUR) for each in spread(200, calibrated=True)]
+    assert high(missed) > high(spread(200))
+    assert high(held) == high(spread(200))
+    assert high([*missed, *held]) < high([*held, *missed])
 
 
 # Properties

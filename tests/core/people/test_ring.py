@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from core.config import Settings
 from core.errors import RequestError
 from core.lanes import Lane
 from core.people.accounts import Account
-from core.people.acting import SHELL
+from core.people.acting import shell
 from core.people.identity import GUEST, OPEN, Role
 from core.people.keys import NewKey
 from core.people.ring import FRESH_S, KeyRing
@@ -151,8 +152,34 @@ async def test_what_the_store_cannot_confirm_for_5_s_is_not_taken() -> None:
     assert refused(found, "tg_unknown") == (401, "invalid_api_key")
     assert found.identify(bearer("from the file")).key == "f"
     found.people.down = False
-    await found.look_again()
+    await found._look()
     assert found.identify(bearer("tg_k")).key == "k"
+
+
+async def test_while_the_store_hangs_nobody_waits_for_it_and_keys_of_the_file_are_taken_at_once() -> None:
+    found = await ring(Rules(file_keys=(FileKey("f", "from the file"),)), keys=(api_key(),))
+    found.time.pass_(FRESH_S + 0.01)
+    asked, answers = 0, asyncio.Event()
+
+    async def hangs() -> int:
+        nonlocal asked
+        asked += 1
+        await answers.wait()
+        raise OSError("down")
+
+    found.people.revision = hangs  # type: ignore[method-assign]
+    waiting = [asyncio.create_task(found.look_again()) for _ in range(20)]
+    while not asked:
+        await asyncio.sleep(0)
+    known = found.quick(bearer("from the file"))
+    assert known is not None
+    assert known.key == "f"
+    assert found.quick(bearer("tg_k")) is None
+    answers.set()
+    await asyncio.gather(*waiting)
+    await found.look_again()
+    assert asked == 1
+    assert refused(found, "tg_k") == (503, "keys_not_checked")
 
 
 async def test_a_store_that_fails_is_told_once_and_looked_at_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,6 +202,48 @@ async def test_only_another_revision_is_read_whole() -> None:
     found.people.put()
     await found.refresh()
     assert found.people.reads == 2
+
+
+async def test_a_key_holds_until_it_is_revoked_or_expires_or_may_something_else() -> None:
+    expires = START + timedelta(hours=1)
+    found = await ring(keys=(api_key("a", expires_at=expires), api_key("b"), api_key("c")))
+    known = {name: found.identify(bearer(f"tg_{name}")) for name in "abc"}
+    assert all(found.holds(identity) for identity in known.values())
+    found.people.put(
+        keys=(api_key("a", expires_at=expires), api_key("b", revoked_at=START), api_key("c", role=Role.ADMIN))
+    )
+    await found.refresh()
+    assert [found.holds(identity) for identity in known.values()] == [True, False, False]
+    found.time.pass_(3600)
+    assert not found.holds(known["a"])
+
+
+async def test_who_came_with_nothing_holds_until_the_first_account_is_made() -> None:
+    found = await ring()
+    assert found.holds(OPEN)
+    found.people.put(accounts=(ANN,))
+    await found.refresh()
+    assert not found.holds(OPEN)
+
+
+async def test_who_changes_team_or_role_holds_no_longer_with_the_one_from_before() -> None:
+    session = new_session(
+        "ann", hash=HASHER.hexdigest("cookie"), now=START, lasts=timedelta(hours=1), address="", agent="", way=Way.LOCAL
+    )
+    found = await ring(accounts=(ANN,), sessions=(session,))
+    identity = found.session("cookie")
+    assert identity is not None
+    for changed in (replace(ANN, tenant="other"), replace(ANN, role=Role.VIEWER)):
+        found.people.put(accounts=(changed,))
+        await found.refresh()
+        assert not found.holds(identity)
+        assert not found.holds(replace(identity, session=None))
+    found.people.put(accounts=(ANN,))
+    await found.refresh()
+    assert found.holds(identity)
+    assert found.holds(replace(identity, session=None))
+    found.time.pass_(3600)
+    assert not found.holds(identity)
 
 
 async def test_sessions_are_known_until_they_end_or_their_account_is_disabled() -> None:
@@ -237,7 +306,7 @@ async def test_a_revoked_key_is_refused_on_every_replica_within_5_s(tmp_path: Pa
         for replica in replicas:
             await replica.start()
         one, other = replicas
-        issued = await one.people.teams.create_key(NewKey("team", "k"), by=SHELL)
+        issued = await one.people.teams.create_key(NewKey("team", "k"), by=shell())
         shown = bearer(issued.token)
         await one.people.ring.refresh()
         made_at = loop.time()
@@ -246,7 +315,7 @@ async def test_a_revoked_key_is_refused_on_every_replica_within_5_s(tmp_path: Pa
             await asyncio.sleep(0.02)
         assert {replica.people.ring.identify(shown).key for replica in replicas} == {"k"}
         revoked_at = loop.time()
-        await one.people.teams.revoke_key("k", by=SHELL)
+        await one.people.teams.revoke_key("k", by=shell())
         await one.people.ring.refresh()
         with pytest.raises(RequestError):
             one.people.ring.identify(shown)
