@@ -110,11 +110,16 @@ class CallLog(Service):
                     await self.flush()
 
     async def flush(self) -> None:
-        """Store all that waits now, group by group; what cannot be stored is dropped and counted."""
+        """Store all that waits now, group by group; what cannot be stored is dropped and counted.
+
+        What ends meanwhile waits for the next time: else a busy gateway would store it by the handful, without a pause.
+        """
         async with self._writing:
             began = self._clock.now().timestamp() - self._clock.monotonic()
-            while self._waiting:
-                group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+            left = len(self._waiting)
+            while left > 0:
+                group = [self._waiting.popleft() for _ in range(min(GROUP, left))]
+                left -= len(group)
                 await self._store_group([_record(ended, began) for ended in group])
 
     async def prune(self, now: datetime) -> int:

@@ -16,7 +16,7 @@ from core.control.windows import Schedule
 from core.lanes import Lane, Outcome
 from core.people.audit import AuditEntry, AuditHead, AuditQuery, AuditRecord
 from core.quotas import PoolLimits, PoolSettings
-from core.webhooks.values import Delivery, Endpoint, Posting
+from core.webhooks.values import Delivery, Endpoint, Health, Posting
 
 
 class TimerHandle(Protocol):
@@ -264,8 +264,8 @@ class BatchStore(Protocol):
     An item is claimed under a lease (owner, expiry); who claims holds it alone until it ends or expires.
     """
 
-    async def add_file(self, file: StoredFile) -> None:
-        """Store a file's facts."""
+    async def add_file(self, file: StoredFile, *, audit: Sequence[AuditEntry] = ()) -> None:
+        """Store a file's facts, with `audit`."""
 
     async def file(self, file_id: str, *, tenant: str | None) -> StoredFile:
         """Return a file's facts; `tenant` None means any. Raises NotFound."""
@@ -275,14 +275,14 @@ class BatchStore(Protocol):
     ) -> list[StoredFile]:
         """Return one page of files, plus one more where there is more."""
 
-    async def delete_file(self, file_id: str, *, tenant: str | None) -> None:
-        """Forget a file. Raises NotFound; InvalidValue while a batch that is not ended needs it."""
+    async def delete_file(self, file_id: str, *, tenant: str | None, audit: Sequence[AuditEntry] = ()) -> None:
+        """Forget a file, with `audit`. Raises NotFound; InvalidValue while a batch that is not ended needs it."""
 
     async def expired_files(self, *, now: datetime, limit: int) -> list[StoredFile]:
         """Return files whose time is over and that no batch needs any more."""
 
-    async def create(self, batch: Batch, *, again: bool = True) -> Batch:
-        """Store a new batch, or return the latest with the same `dedupe` of the last 10 minutes.
+    async def create(self, batch: Batch, *, again: bool = True, audit: Sequence[AuditEntry] = ()) -> Batch:
+        """Store a new batch with `audit`, or return the latest with the same `dedupe` of the last 10 minutes.
 
         With `again` False the batch is always stored: the caller knows that nobody sent it before.
         """
@@ -328,7 +328,8 @@ class BatchStore(Protocol):
     ) -> list[ItemEnd]:
         """Store how items ended, with counts, usage and the new (output_size, error_size) of each batch, at once.
 
-        Only items that `owner` still leases are touched; those are returned.
+        Only items that `owner` still leases are touched; those are returned. A size that is stored never falls: of
+        several processes that write, the one that wrote furthest counts.
         """
 
     async def give_back(self, *, owner: str | None, before: datetime | None) -> int:
@@ -378,8 +379,8 @@ class WebhookStore(Protocol):
     each endpoint that its tenant has then; once per endpoint and event, however often that is tried.
     """
 
-    async def add_webhook(self, endpoint: Endpoint, *, most: int) -> None:
-        """Store a new endpoint. Raises InvalidValue where its tenant has `most` already."""
+    async def add_webhook(self, endpoint: Endpoint, *, most: int, audit: Sequence[AuditEntry]) -> None:
+        """Store a new endpoint, with `audit`. Raises InvalidValue where its tenant has `most` already."""
 
     async def webhooks(self, *, tenant: str | None) -> list[Endpoint]:
         """Return the endpoints of a tenant (None: of all), oldest first."""
@@ -387,8 +388,29 @@ class WebhookStore(Protocol):
     async def webhook(self, endpoint_id: str, *, tenant: str | None) -> Endpoint:
         """Return an endpoint. Raises NotFound."""
 
-    async def delete_webhook(self, endpoint_id: str, *, tenant: str | None) -> None:
-        """Delete an endpoint with its deliveries. Raises NotFound."""
+    async def change_webhook(
+        self,
+        endpoint_id: str,
+        change: Callable[[Endpoint], Endpoint],
+        *,
+        tenant: str | None,
+        entry: Callable[[Endpoint, Endpoint], AuditEntry],
+    ) -> Endpoint:
+        """Store what `change` makes of rotations, old_until and disabled_at, with its audit `entry`, as one change.
+
+        What changes nothing has no entry. Raises NotFound.
+        """
+
+    async def delete_webhook(
+        self, endpoint_id: str, *, tenant: str | None, entry: Callable[[Endpoint], AuditEntry]
+    ) -> None:
+        """Delete an endpoint with its deliveries, with its audit `entry`. Raises NotFound."""
+
+    async def webhook_health(self, ids: Collection[str]) -> Mapping[str, Health]:
+        """Return how endpoints fare, by id, as far as their deliveries are still known."""
+
+    async def add_delivery(self, delivery: Delivery) -> None:
+        """Store a delivery that ended outside the outbox; legal after its endpoint was deleted."""
 
     async def deliveries(self, endpoint_id: str, *, limit: int) -> list[Delivery]:
         """Return the latest deliveries to an endpoint, newest first."""
@@ -396,7 +418,7 @@ class WebhookStore(Protocol):
     async def claim_deliveries(
         self, *, now: datetime, until: datetime, busy: Collection[str], limit: int
     ) -> list[Delivery]:
-        """Return the oldest due delivery of each endpoint that is not `busy`, at most `limit`.
+        """Return the oldest due delivery of each endpoint that is neither `busy` nor disabled, at most `limit`.
 
         Nobody else gets them before `until`.
         """

@@ -73,9 +73,10 @@ from core.storage.migrate import migrate
 from core.storage.store import SqlStore
 from core.upstream import HttpUpstream
 from core.webhook_client import HttpWebhookClient
+from core.webhooks.posting import Poster
 from core.webhooks.registry import Webhooks
 from core.webhooks.sender import WebhookSender
-from core.webhooks.signing import PURPOSE, endpoint_key
+from core.webhooks.signing import PURPOSE
 
 log = structlog.get_logger(__name__)
 
@@ -375,6 +376,7 @@ class Runtime:
             retention=kept,
             file_bytes=settings.batch_file_bytes,
             admit=QueuedLimits(directory=self.tenants, active=store.active).check,
+            require_reason=settings.require_reason,
         )
         self.closer = Closer(store=store, files=files, clock=clock, retention=kept)
         limits = IntakeLimits(lines=settings.batch_lines, line_bytes=settings.body_limit)
@@ -401,12 +403,10 @@ class Runtime:
 
     def _build_webhooks(self) -> None:
         store, clock, hosts = self.store, self.clock, self.settings.webhook_hosts
-        self.webhooks = Webhooks(store=store, clock=clock, hosts=hosts, key=self._signing_key)
-        client = HttpWebhookClient(hosts=hosts)
-        self.webhook_sender = WebhookSender(store=store, client=client, clock=clock, key=self._signing_key)
-
-    def _signing_key(self, endpoint: str) -> bytes:
-        return endpoint_key(self._webhook_key, endpoint)
+        poster = Poster(client=HttpWebhookClient(hosts=hosts), clock=clock, key=lambda: self._webhook_key)
+        reason = self.settings.require_reason
+        self.webhooks = Webhooks(store=store, poster=poster, clock=clock, hosts=hosts, require_reason=reason)
+        self.webhook_sender = WebhookSender(store=store, poster=poster, clock=clock)
 
     @cached_property
     def _webhook_key(self) -> bytes:

@@ -74,10 +74,8 @@ class House:
 
     async def create(self, data: bytes, *, dedupe: str = "d", again: bool = False, **order: Any) -> Batch:
         file = await self.file(data)
-        given = NewBatch("t", ENDPOINT, file.id, timedelta(hours=24))
-        for name, value in order.items():
-            object.__setattr__(given, name, value)
-        return await self.batches.create(given, dedupe=dedupe, again=again)
+        given = {"tenant": "t", "endpoint": ENDPOINT, "completion_window": "24h"} | order
+        return await self.batches.create(NewBatch(input_file_id=file.id, **given), dedupe=dedupe, again=again)
 
     async def started(self, count: int, **order: Any) -> Batch:
         """Return a batch in progress with `count` items."""
@@ -108,9 +106,9 @@ class House:
 
 
 @asynccontextmanager
-async def house(folder: Path) -> AsyncIterator[House]:
-    """Build the parts in `folder`."""
-    url = f"sqlite:///{folder / 'tidegate.db'}"
+async def house(folder: Path, url: str = "") -> AsyncIterator[House]:
+    """Build the parts in `folder`, with a SQLite there unless another database is named."""
+    url = url or f"sqlite:///{folder / 'tidegate.db'}"
     await migrate(url)
     store, files, clock, wake = SqlStore(url), DiskFiles(folder=folder / "files"), SetClock(), Wake()
     kept = timedelta(days=30)

@@ -116,8 +116,9 @@ class MemoryBatches:
             item.end = end
             self._count(end)
         for batch_id in {end.batch_id for end in kept}:
-            output, error = sizes[batch_id]
-            self.stored[batch_id] = replace(self.stored[batch_id], output_size=output, error_size=error)
+            batch, (output, error) = self.stored[batch_id], sizes[batch_id]
+            grown = {"output_size": max(batch.output_size, output), "error_size": max(batch.error_size, error)}
+            self.stored[batch_id] = replace(batch, **grown)
         return kept
 
     def _count(self, end: ItemEnd) -> None:

@@ -91,16 +91,21 @@ async def set_password(request: Request) -> Response:
 
 
 async def sign_out(request: Request) -> Response:
-    """POST /ui/accounts/sign-out: end one session, whoever's."""
-    wanted = (await form_values(request)).get("session", "")
-    people = people_of(request)
-    found = [each for each in (await people.store.everyone()).sessions if each.id == wanted]
-    await people.roster.end_sessions(found, by=by_of({}))
+    """POST /ui/accounts/sign-out: end one session, whoever's; 422 where a reason is missing."""
+    values, people = await form_values(request), people_of(request)
+    everyone = await people.store.everyone()
+    found = [each for each in everyone.sessions if each.id == values.get("session", "")]
+    try:
+        await people.roster.end_sessions(found, by=by_of(values))
+    except InvalidValue as error:
+        return html(_page(request, everyone, None, refused=f"{error.field.capitalize()} {error.message}."), 422)
     await people.ring.refresh()
     return see_other("/accounts", done="out")
 
 
-def _page(request: Request, everyone: Everyone, form: AccountForm | None, told: str = "") -> AccountsPage:
+def _page(
+    request: Request, everyone: Everyone, form: AccountForm | None, told: str = "", refused: str = ""
+) -> AccountsPage:
     ui, (now, zone) = ui_of(request), time_of(request)
     return AccountsPage(
         **ui.shell("Accounts", "Accounts", refresh=False),
@@ -108,6 +113,8 @@ def _page(request: Request, everyone: Everyone, form: AccountForm | None, told: 
         sessions=views.session_lines(everyone.sessions, here=ASKING.get().session, now=now, zone=zone),
         form=form,
         told=told,
+        refused=refused,
+        reason_required=reason_required(request),
         zone=runtime_of(request).schedule.zone,
     )
 
@@ -144,10 +151,14 @@ def _form(
 async def _again(request: Request, name: str, values: Mapping[str, str], error: InvalidValue) -> Response:
     """Answer with the form as it was typed."""
     told = f"{error.message[:1].upper()}{error.message[1:]}."
-    fields = ("name", "role", "tenant", "password", "new_password", "reason")
+    fields = ("name", "role", "tenant", "password", "new_password", "new_reason", "reason")
     everyone = await people_of(request).store.everyone()
     errors = {error.field: told} if error.field in fields else {"form": f"{error.field}: {told}"}
-    return html(_page(request, everyone, _form(request, everyone, name, typed=values, errors=errors)), 422)
+    try:
+        form = _form(request, everyone, name, typed=values, errors=errors)
+    except NotFound as gone:
+        return ui_of(request).not_found(gone)
+    return html(_page(request, everyone, form), 422)
 
 
 ROUTES: list[BaseRoute] = [

@@ -13,7 +13,7 @@ from core.control import wallclock
 from core.control.windows import overlaps, transitions
 from core.errors import InvalidValue, NotFound, RequestError, StaleVersion
 from core.operations import PoolPatch
-from core.people.audit import API
+from core.people.audit import API, VIA
 from core.pools import Pool
 from core.quotas import PoolSettings
 from core.runtime import Runtime
@@ -26,6 +26,7 @@ from web.schemas import (
     overlap_json,
     patch_of,
     pool_json,
+    reason_of,
     schedule_json,
     schedule_of,
     source_name,
@@ -50,13 +51,12 @@ class _Stale(Exception):
 
 
 def _endpoint(handler: Endpoint) -> Endpoint:
-    """Note who asks, and turn errors into answers in OpenAI's shape."""
+    """Turn errors into answers in OpenAI's shape."""
 
     @wraps(handler)
     async def answered(request: Request) -> Response:
+        via = VIA.set(API)
         try:
-            request.state.by = _who(request)
-            request.state.way = API if identity_of(request.scope).anonymous else None
             return await handler(request)
         except RequestError as error:
             return _error(error)
@@ -68,6 +68,8 @@ def _endpoint(handler: Endpoint) -> Endpoint:
             message = f"Somebody changed this first: the present version is {stale.current['version']}; see it here."
             refusal = _refusal(412, "version_stale", message)
             return _json({**stale.current, **refusal.body()}, 412, version=stale.current["version"])
+        finally:
+            VIA.reset(via)
 
     return answered
 
@@ -94,9 +96,7 @@ async def change_pool(request: Request) -> Response:
     try:
         stored = await runtime.settings_store.pool(found.name)
         based_on = base_version(seen, stored.version)
-        await runtime.operations.change_pool(
-            found.name, patch, by=request.state.by, based_on=based_on, way=request.state.way
-        )
+        await runtime.operations.change_pool(found.name, patch, by=_who(request), based_on=based_on)
     except StaleVersion:
         await runtime.reload()
         raise _Stale(pool_json(runtime.reading(found))) from None
@@ -143,12 +143,11 @@ async def change_schedule(request: Request) -> Response:
     """Replace the schedule; it is in force when this answers."""
     runtime = _runtime(request)
     seen = if_match(request)
-    wanted = schedule_of(await _body(request))
+    body = await _body(request)
+    wanted, note = schedule_of(body), reason_of(body)
     try:
         based_on = base_version(seen, (await runtime.settings_store.schedule()).version)
-        saved = await runtime.operations.change_schedule(
-            wanted, by=request.state.by, based_on=based_on, way=request.state.way
-        )
+        saved = await runtime.operations.change_schedule(wanted, by=_who(request), note=note, based_on=based_on)
     except StaleVersion:
         raise _Stale(schedule_json(await runtime.settings_store.schedule())) from None
     await runtime.reload()

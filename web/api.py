@@ -9,12 +9,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from core.errors import InvalidValue, NotFound, RequestError
+from core.people.audit import API, VIA
 from core.runtime import Runtime
 from web.auth import Identity, identity_of
 from web.errors import error_body, error_headers, invalid_request
 from web.front import request_id_of
 
 MAX_BODY = 1024 * 1024
+REASON_HEADER = "x-tidegate-reason"
+LONGEST_REASON = 500
 CLIENT_GONE = 499
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -25,7 +28,7 @@ def endpoint(handler: Endpoint) -> Endpoint:
 
     @wraps(handler)
     async def answered(request: Request) -> Response:
-        headers = dict(request.scope["headers"])
+        headers, via = dict(request.scope["headers"]), VIA.set(API)
         try:
             answer = await handler(request)
         except RequestError as error:
@@ -36,6 +39,8 @@ def endpoint(handler: Endpoint) -> Endpoint:
             answer = error_answer(refusal(404, "not_found", f"{error}."))
         except ClientDisconnect:
             answer = Response(status_code=CLIENT_GONE)
+        finally:
+            VIA.reset(via)
         answer.headers["x-request-id"] = request_id_of(headers)
         return answer
 
@@ -108,6 +113,23 @@ def text_of(given: Mapping[str, Any], name: str, *, most: int) -> str | None:
     if not isinstance(value, str) or len(value) > most or "\0" in value:
         raise InvalidValue(name, f"must be a text of at most {most} characters")
     return value
+
+
+def reason_of(request: Request, given: Mapping[str, Any]) -> str:
+    """Return why a change is made: the body's `reason`, else what its header says. Raises InvalidValue."""
+    return text_of(given, "reason", most=LONGEST_REASON) or told_reason(request) or ""
+
+
+def told_reason(request: Request) -> str | None:
+    """Return the reason in the header, the one place that OpenAI's protocol leaves for one, `None` where it is missing.
+
+    Raises InvalidValue.
+    """
+    value = request.headers.get(REASON_HEADER)
+    if value is None:
+        return None
+    told = value.encode("latin-1").decode("utf-8", "replace").strip()
+    return text_of({"reason": told}, "reason", most=LONGEST_REASON) or None
 
 
 def page_limit(request: Request, *, default: int, most: int) -> int:

@@ -1,6 +1,6 @@
 """The web application: one table of routes, and what runs while it serves."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -31,6 +31,7 @@ from web import (
     simple,
     tenants,
     trail,
+    webhook_pages,
     webhooks,
 )
 from web.edges import AllowedAddresses
@@ -49,9 +50,9 @@ HOT_PATH = "/v1/chat/completions"
 class _Inference:
     """Hands a request to the inference endpoint of the running application."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         endpoint: Inference = scope["app"].state.inference
-        await endpoint(scope, receive, send)
+        return endpoint(scope, receive, send)
 
 
 class _Shortcut:
@@ -61,9 +62,9 @@ class _Shortcut:
         self._app = app
         self._chat = Guarded(_Inference(), Action.INFER)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         hot = scope["type"] == "http" and scope["path"] == HOT_PATH and scope["method"] == "POST"
-        await (self._chat if hot else self._app)(scope, receive, send)
+        return (self._chat if hot else self._app)(scope, receive, send)
 
 
 class _Models:
@@ -115,6 +116,7 @@ def routes() -> list[BaseRoute]:
         *oidc.ROUTES,
         *tenants.ROUTES,
         *accounts.ROUTES,
+        *webhook_pages.ROUTES,
         *dashboard.ROUTES,
     ]
 

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from core import wording
+from core.batch.audit import batch_entry, batch_of, steerings, undone
+from core.batch.values import BatchPause
 from core.call_record import CallQuery, CallRecord
 from core.changes import apply_patch
 from core.errors import InvalidValue, NotFound, StaleVersion
@@ -29,6 +31,8 @@ _KINDS = {
     "pool": "pools",
     "schedule": "the schedule",
     "batch": "batches",
+    "file": "files",
+    "webhook": "webhooks",
     "sign-in": "sign-ins",
     "key": "keys",
     "tenant": "tenants",
@@ -79,8 +83,7 @@ async def revert(request: Request) -> Response:
         reason, version = " ".join(values.get("reason", "").split()), _whole(values.get("version", ""))
         if not reason:
             raise InvalidValue("reason", "Give a reason: the next person will want to know.")
-        by = ASKING.get().name
-        await ui.runtime.operations.revert(record, by=by, reason=reason, based_on=version)
+        await _put_back(ui, record, reason, version)
     except NotFound as error:
         return ui.not_found(error)
     except InvalidValue as error:
@@ -91,6 +94,17 @@ async def revert(request: Request) -> Response:
     await ui.runtime.reload()
     sentence = f"entry {record.number} put back ({telling.action_words(record.entry)})."
     return see_other("/audit", done=ui.done.put(Done(ui.parts.now, sentence, "/audit", None)))
+
+
+async def _put_back(ui: Ui, record: AuditRecord, reason: str, version: int) -> None:
+    """Make the new change. Raises NotFound, StaleVersion, InvalidValue."""
+    by, batch_id = ASKING.get().name, batch_of(record.entry)
+    if batch_id is None:
+        await ui.runtime.operations.revert(record, by=by, reason=reason, based_on=version)
+        return
+    was, now = steerings(record.entry)
+    why = entries.reason(record, reason)
+    await ui.runtime.batches.put_back(batch_id, was, now, tenant=None, by=by, reason=why)
 
 
 async def calls(request: Request) -> Response:
@@ -169,8 +183,12 @@ def _row(record: AuditRecord, ui: Ui) -> AuditRow:
         reason=told.reason,
         way=told.way,
         automatic=told.automatic,
-        revert=entries.may_revert(told),
+        revert=_may_revert(told),
     )
+
+
+def _may_revert(told: AuditEntry) -> bool:
+    return entries.may_revert(told) or batch_of(told) is not None
 
 
 async def _record(ui: Ui, number: int) -> AuditRecord:
@@ -196,18 +214,23 @@ async def _entry_page(ui: Ui, record: AuditRecord, *, problem: str = "", status:
 
 async def _revert(ui: Ui, record: AuditRecord) -> Revert | None:
     """Return what reverting the entry would do now, `None` where it is of a kind that cannot be reverted."""
-    if not entries.may_revert(record.entry):
+    if not _may_revert(record.entry):
         return None
     try:
         would = await _would_be(ui, record)
     except (InvalidValue, NotFound) as error:
         return Revert((), 0, f"This cannot be put back now: {error}.")
-    return Revert(_changes(would, ui), would.before["version"], "")
+    return Revert(_changes(would, ui), would.before.get("version", 0), "")
 
 
 async def _would_be(ui: Ui, record: AuditRecord) -> AuditEntry:
     """Return the entry that a revert would make now. Raises InvalidValue, NotFound."""
     store, now = ui.runtime.settings_store, ui.parts.now
+    batch_id = batch_of(record.entry)
+    if batch_id is not None:
+        batch = await ui.runtime.store.batch(batch_id)
+        pause = BatchPause(ASKING.get().name, "", now)
+        return batch_entry(batch, undone(batch, *steerings(record.entry), pause=pause), kind="revert", at=now)
     name = entries.pool_of(record.entry)
     told: dict[str, Any] = {"at": now, "by": "", "reason": "", "way": ""}
     if name is None:

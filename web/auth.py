@@ -9,7 +9,7 @@ from core.lanes import Lane
 from core.people.identity import ANY_MODEL, Identity
 from web.errors import invalid_request
 
-__all__ = ["IDENTITY", "Identity", "check_model", "choose_lane", "identity_of", "may_use"]
+__all__ = ["IDENTITY", "Identity", "check_batch", "check_model", "choose_lane", "identity_of", "may_use"]
 
 IDENTITY = "tidegate.identity"
 """Where in a request's scope stands who sent it."""
@@ -44,6 +44,11 @@ def choose_lane(
             should_retry=False,
         )
     return lane
+
+
+def check_batch(identity: Identity) -> None:
+    """Raise RequestError 403 `lane_not_allowed` unless who asks may have anything run in the batch lane."""
+    choose_lane(identity, asked=Lane.BATCH, param="authorization")
 
 
 def may_use(identity: Identity, model: str) -> bool:

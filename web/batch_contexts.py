@@ -95,6 +95,7 @@ class NewBatchPage(Shell):
     windows: tuple[Choice, ...]
     endpoints: tuple[Choice, ...]
     limits: str
+    reason_required: bool
     curl: str
 
 
@@ -120,8 +121,9 @@ class ConfirmPage(Shell):
     chosen: tuple[Named, ...]
     left_out: tuple[Named, ...]
     needs: str
-    value: str
-    error: str
+    values: dict[str, str]
+    errors: dict[str, str]
+    reason_required: bool
     back_to: str
     curl: str
 

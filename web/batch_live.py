@@ -121,9 +121,10 @@ class BatchParts:
         pool = self._runtime.pools.get(batch.pool)
         if batch.ended or pool is None or batch.in_progress_at is None:
             return ""
-        now = (
-            f"Now: {wording.slots(batch.running)} of the {pool.dispatcher.quota()} that batch may use in {batch.pool}."
-        )
+        quota = pool.dispatcher.quota()
+        allowed = f"batch may use {quota} in {batch.pool}"
+        settling = ", what runs above that is left to finish" if batch.running > quota else ""
+        now = f"Now: {wording.slots(batch.running)}; {allowed}{settling}."
         return f"{now} Place {place} in line." if place and not batch.pause else now
 
     async def _files(self, batch: Batch) -> tuple[FileLink, ...]:

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from core.batch.lines import LONGEST_ID
 from core.batch.queries import instant
 from core.batch.service import NewBatch
 from core.batch.values import Batch, ItemRow, ItemState
@@ -20,13 +21,15 @@ from web.api import (
     json_answer,
     object_of,
     page_limit,
+    reason_of,
     refusal,
     runtime,
     text_of,
     whole,
 )
+from web.auth import check_batch
 from web.front import Front, list_models
-from web.orders import LONGEST_INTERVAL_MS, MOST_AT_ONCE, dedupe_of, metadata_of, priority_of, sent_again, window_of
+from web.orders import LONGEST_INTERVAL_MS, MOST_AT_ONCE, dedupe_of, metadata_of, priority_of, sent_again
 
 ENDPOINT = "/v1/chat/completions"
 DEFAULT_WINDOW = "24h"
@@ -41,7 +44,7 @@ STATUS = {
     ItemState.EXPIRED: "failed",
 }
 _FIELDS = frozenset(
-    ("task_name", "task", "inputs", "items", "model", "options", "priority", "completion_window", "metadata")
+    ("task_name", "task", "inputs", "items", "model", "options", "priority", "completion_window", "metadata", "reason")
 )
 _OPTIONS = frozenset(("prompt", "max_tokens", "max_concurrency", "interval_ms"))
 
@@ -67,6 +70,7 @@ async def create(request: Request) -> Response:
             filename=f"{order.name or 'task'}.jsonl",
             dedupe=dedupe_of(request, body),
             again=sent_again(request),
+            reason=reason_of(request, given),
         )
     except InvalidValue as error:
         raise refusal(422, "invalid_value", f"{error.field}: {error.message}.", error.field) from None
@@ -105,6 +109,7 @@ async def _batch(request: Request) -> Batch:
 
 def _order(request: Request, given: Mapping[str, Any], options: Mapping[str, Any]) -> NewBatch:
     who = identity(request)
+    check_batch(who)
     name = text_of(given, "task_name", most=200) or text_of(given, "task", most=200)
     if not name:
         raise InvalidValue("task_name", "is missing: give the task a name")
@@ -113,7 +118,7 @@ def _order(request: Request, given: Mapping[str, Any], options: Mapping[str, Any
         key=who.key,
         endpoint=ENDPOINT,
         input_file_id="",
-        window=window_of(given.get("completion_window") or DEFAULT_WINDOW),
+        completion_window=DEFAULT_WINDOW if (window := given.get("completion_window")) is None else window,
         name=name,
         metadata=metadata_of(given.get("metadata")),
         priority=priority_of(given),
@@ -146,12 +151,14 @@ def _inputs(given: Mapping[str, Any], most: int) -> Sequence[tuple[str, object]]
 
 def _input(each: object, index: int) -> tuple[str, object]:
     if isinstance(each, str):
-        return str(index), each
+        return _input({"text": each}, index)
     if not isinstance(each, dict) or ("text" in each) == ("messages" in each):
         raise InvalidValue(f"inputs[{index}]", 'must be a text, {"doc_id", "text"} or {"messages"}')
     doc_id = each.get("doc_id", index)
     if isinstance(doc_id, bool) or not isinstance(doc_id, (str, int)) or doc_id == "":
         raise InvalidValue(f"inputs[{index}].doc_id", "must be a text or a number")
+    if len(str(doc_id)) > LONGEST_ID or "\0" in str(doc_id):
+        raise InvalidValue(f"inputs[{index}].doc_id", f"may have {LONGEST_ID} characters and no NUL")
     content = each.get("text", each.get("messages"))
     kind = str if "text" in each else list
     if not isinstance(content, kind) or not content:

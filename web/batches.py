@@ -8,13 +8,23 @@ from starlette.routing import Route
 
 from core.batch.values import Batch
 from core.errors import InvalidValue
-from web.api import body_of, endpoint, identity, json_answer, object_of, page, page_limit, refusal, runtime, text_of
+from web.api import (
+    body_of,
+    endpoint,
+    identity,
+    json_answer,
+    object_of,
+    page,
+    page_limit,
+    reason_of,
+    refusal,
+    runtime,
+    told_reason,
+)
 from web.orders import dedupe_of, order_of, priority_of, sent_again
 
 LIST_MOST = 100
 LIST_DEFAULT = 20
-BY_DEFAULT = "operator"
-LONGEST_REASON = 500
 
 
 @endpoint
@@ -22,7 +32,9 @@ async def create(request: Request) -> Response:
     """Create a batch; it is validated after this answers."""
     body = await body_of(request)
     order = order_of(request, object_of(body))
-    batch = await runtime(request).batches.create(order, dedupe=dedupe_of(request, body), again=sent_again(request))
+    batch = await runtime(request).batches.create(
+        order, dedupe=dedupe_of(request, body), again=sent_again(request), reason=told_reason(request)
+    )
     return await _told(request, batch)
 
 
@@ -44,31 +56,32 @@ async def batch(request: Request) -> Response:
 
 
 async def _cancel(request: Request) -> Batch:
-    return await runtime(request).batches.cancel(_id(request), tenant=identity(request).tenant)
+    tenant, reason = identity(request).tenant, told_reason(request)
+    return await runtime(request).batches.cancel(_id(request), tenant=tenant, reason=reason)
 
 
 async def _pause(request: Request) -> Batch:
-    given = await _given(request)
-    who = identity(request)
-    reason = text_of(given, "reason", most=LONGEST_REASON) or ""
-    by = who.key or BY_DEFAULT
-    return await runtime(request).batches.pause(_id(request), tenant=who.tenant, by=by, reason=reason)
+    given, who = await _given(request), identity(request)
+    reason = reason_of(request, given)
+    return await runtime(request).batches.pause(_id(request), tenant=who.tenant, by=who.name, reason=reason)
 
 
 async def _resume(request: Request) -> Batch:
-    return await runtime(request).batches.resume(_id(request), tenant=identity(request).tenant)
+    reason = reason_of(request, await _given(request))
+    return await runtime(request).batches.resume(_id(request), tenant=identity(request).tenant, reason=reason)
 
 
 async def _prioritise(request: Request) -> Batch:
     given = await _given(request)
     if "priority" not in given:
         raise InvalidValue("priority", "is missing")
-    tenant = identity(request).tenant
-    return await runtime(request).batches.prioritise(_id(request), priority_of(given), tenant=tenant)
+    tenant, reason = identity(request).tenant, reason_of(request, given)
+    return await runtime(request).batches.prioritise(_id(request), priority_of(given), tenant=tenant, reason=reason)
 
 
 async def _retry_failed(request: Request) -> Batch:
-    return await runtime(request).batches.retry_failed(_id(request), tenant=identity(request).tenant)
+    reason = reason_of(request, await _given(request))
+    return await runtime(request).batches.retry_failed(_id(request), tenant=identity(request).tenant, reason=reason)
 
 
 def _change(change: Callable[[Request], Awaitable[Batch]]) -> Callable[[Request], Awaitable[Response]]:
@@ -79,6 +92,8 @@ def _change(change: Callable[[Request], Awaitable[Batch]]) -> Callable[[Request]
         try:
             return await _told(request, await change(request))
         except InvalidValue as error:
+            if error.field == "reason":
+                raise refusal(422, "invalid_value", f"reason: {error.message}.", "reason") from None
             if error.field != "status":
                 raise
             raise refusal(400, "invalid_status", f"This cannot be done: {error.message}.", "status") from None

@@ -14,12 +14,14 @@ import typer
 
 from core.config import Settings
 from core.people import telling
-from core.people.audit import AuditRecord, Verifier
+from core.people.audit import GENESIS, AuditRecord, Verifier
 from core.ports import AuditStore
 from core.sources import load
 
 BROKEN = 1
 PAGE = 500
+BEFORE_ALL = -(2**63)
+"""The first entry is number 1; one with a lower number was added by hand, and must not escape."""
 
 app = typer.Typer(
     name="audit",
@@ -36,7 +38,14 @@ DataFolder = Annotated[Path | None, typer.Option("--data", metavar="FOLDER", hel
 
 
 @app.command()
-def verify(*, config: ConfigFile = None, data: DataFolder = None) -> None:
+def verify(
+    *,
+    known: Annotated[
+        str, typer.Option("--known", metavar="HASH", help="The last hash of an earlier run, which must still be there.")
+    ] = "",
+    config: ConfigFile = None,
+    data: DataFolder = None,
+) -> None:
     """Follow the chain of hashes and name the first entry that does not fit; exit status 1 if one does not."""
     checked: list[tuple[Verifier, str | None]] = []
 
@@ -44,7 +53,7 @@ def verify(*, config: ConfigFile = None, data: DataFolder = None) -> None:
         from core.runtime import open_audit
 
         async with open_audit(settings) as trail:
-            checked.append(await _follow(trail))
+            checked.append(await _follow(trail, known.strip().lower()))
 
     _run(follow, config, data)
     [(verifier, fault)] = checked
@@ -78,21 +87,24 @@ def export(
     _run(write, config, data)
 
 
-async def _follow(trail: AuditStore) -> tuple[Verifier, str | None]:
-    # Read first, and followed up to there: what is appended meanwhile is no fault.
-    head = await trail.audit_head()
-    verifier = Verifier()
-    async for page in _pages(trail):
-        for record in page:
-            if record.number > head.number:
-                return verifier, verifier.end(head)
-            if fault := verifier.check(record):
-                return verifier, fault
-    return verifier, verifier.end(head)
+async def _follow(trail: AuditStore, known: str) -> tuple[Verifier, str | None]:
+    """Follow the chain to its end; return where that is, and what is wrong."""
+    verifier, found, last = Verifier(), known in ("", GENESIS), -1
+    # What is appended meanwhile is followed, too: the head, read after the rows, never stands before the last of them.
+    while verifier.number > last:
+        last = verifier.number
+        async for page in _pages(trail, after=last or BEFORE_ALL):
+            for record in page:
+                if fault := verifier.check(record):
+                    return verifier, fault
+                found = found or record.hash == known
+        head = await trail.audit_head()
+        if head.number <= verifier.number:
+            break
+    return verifier, verifier.end(head) or (None if found else f"no entry has the hash {known[:64]} any more")
 
 
-async def _pages(trail: AuditStore) -> AsyncIterator[list[AuditRecord]]:
-    after = 0
+async def _pages(trail: AuditStore, *, after: int = BEFORE_ALL) -> AsyncIterator[list[AuditRecord]]:
     while page := await trail.audit_chain(after=after, limit=PAGE):
         yield page
         after = page[-1].number

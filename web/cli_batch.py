@@ -145,12 +145,17 @@ def results(
 
 
 @app.command()
-def cancel(batch: BatchId, *, as_json: AsJson = False) -> None:
+def cancel(
+    batch: BatchId,
+    *,
+    reason: Annotated[str, typer.Option(help="Why, for the audit trail.")] = "",
+    as_json: AsJson = False,
+) -> None:
     """Cancel a batch; what is done already is kept."""
     from web.cli_view import plain, progress
 
     with _session() as (client, console):
-        found = client.cancel(batch)
+        found = client.cancel(batch, reason)
         if as_json:
             typer.echo(json.dumps(found))
         else:

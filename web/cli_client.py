@@ -77,9 +77,10 @@ class Client:
                 time.sleep(pause)
         return self._json("POST", "/v1/batches", json=dict(order), headers=headers)
 
-    def cancel(self, batch_id: str) -> Json:
+    def cancel(self, batch_id: str, reason: str = "") -> Json:
         """Begin to cancel a batch."""
-        return self._json("POST", f"/v1/batches/{_name(batch_id)}/cancel")
+        headers = {"x-tidegate-reason": " ".join(reason.split()).encode()} if reason.strip() else {}
+        return self._json("POST", f"/v1/batches/{_name(batch_id)}/cancel", headers=headers)
 
     def quote(self, size: Mapping[str, object]) -> Json:
         """Return when a batch of that size would be done."""

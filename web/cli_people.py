@@ -46,6 +46,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 KeyName = Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="The account's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it: this cannot be taken back.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, for the audit trail.")]
 RoleName = Annotated[str, typer.Option("--role", metavar="ROLE", help="viewer, member, operator or admin.")]
 
 
@@ -64,6 +65,7 @@ def create_key(
     cidr: Annotated[
         list[str] | None, typer.Option(help="An address range that it may be used from; may be repeated.")
     ] = None,
+    reason: Reason = "",
     config: ConfigFile = None,
     data: DataFolder = None,
 ) -> None:
@@ -82,10 +84,10 @@ def create_key(
     async def work(people: "People") -> "tuple[Issued, bool]":
         from core.clock import SystemClock
         from core.people import asked
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
         first = not (await people.store.everyone()).keys
-        return await people.teams.create_key(asked.new_key(given, SystemClock().now()), by=SHELL), first
+        return await people.teams.create_key(asked.new_key(given, SystemClock().now()), by=shell(reason)), first
 
     issued, first = _run(work, config, data)
     if issued.new_tenant:
@@ -117,6 +119,7 @@ def rotate_key(
     overlap: Annotated[
         str, typer.Option(help="For how long the present secret is still taken; 0 ends it now.")
     ] = "24h",
+    reason: Reason = "",
     config: ConfigFile = None,
     data: DataFolder = None,
 ) -> None:
@@ -124,9 +127,9 @@ def rotate_key(
 
     async def work(people: "People") -> "Issued":
         from core.people import asked
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
-        return await people.teams.rotate_key(name, by=SHELL, overlap=asked.length("overlap", overlap))
+        return await people.teams.rotate_key(name, by=shell(reason), overlap=asked.length("overlap", overlap))
 
     issued = _run(work, config, data)
     if issued.key.old_until is not None:
@@ -135,28 +138,30 @@ def rotate_key(
 
 
 @keys.command("revoke")
-def revoke_key(name: KeyName, *, yes: Yes = False, config: ConfigFile = None, data: DataFolder = None) -> None:
+def revoke_key(
+    name: KeyName, *, yes: Yes = False, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None
+) -> None:
     """Let a key never be taken again. Answers that are running come to their end."""
     _sure(yes, f"revoke {name}")
 
     async def work(people: "People") -> None:
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
-        await people.teams.revoke_key(name, by=SHELL)
+        await people.teams.revoke_key(name, by=shell(reason))
 
     _run(work, config, data)
     _note(f"key {name} is revoked; a running server refuses it within 5 seconds")
 
 
 @keys.command("reset-open")
-def reset_open(*, yes: Yes = False, config: ConfigFile = None, data: DataFolder = None) -> None:
+def reset_open(*, yes: Yes = False, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None) -> None:
     """Forget every stored key, so that calls need none, as before the first one was made."""
     _sure(yes, "reset-open")
 
     async def work(people: "People") -> int:
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
-        return await people.teams.reset_open(by=SHELL)
+        return await people.teams.reset_open(by=shell(reason))
 
     settings = _settings(config, data)
     gone = _run(work, config, data)
@@ -174,6 +179,7 @@ def create_account(
     no_password: Annotated[
         bool, typer.Option("--no-password", help="It signs in through a proxy or provider under that name.")
     ] = False,
+    reason: Reason = "",
     config: ConfigFile = None,
     data: DataFolder = None,
 ) -> None:
@@ -181,11 +187,11 @@ def create_account(
     password = None if no_password else _password()
 
     async def work(people: "People") -> str:
-        from core.people.acting import SHELL
+        from core.people.acting import shell
         from core.people.names import check_role
 
         made = await people.roster.create(
-            name, role=check_role("role", role), password=password, tenant=tenant, by=SHELL
+            name, role=check_role("role", role), password=password, tenant=tenant, by=shell(reason)
         )
         return made.name
 
@@ -206,46 +212,52 @@ def list_accounts(*, as_json: AsJson = False, config: ConfigFile = None, data: D
 
 
 @accounts.command("disable")
-def disable_account(name: AccountName, *, config: ConfigFile = None, data: DataFolder = None) -> None:
+def disable_account(
+    name: AccountName, *, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None
+) -> None:
     """Let somebody sign in no more, and sign him out everywhere."""
-    _change(name, config, data, disabled=True)
+    _change(name, reason, config, data, disabled=True)
     _note(f"account {name} is disabled and signed out")
 
 
 @accounts.command("enable")
-def enable_account(name: AccountName, *, config: ConfigFile = None, data: DataFolder = None) -> None:
+def enable_account(
+    name: AccountName, *, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None
+) -> None:
     """Let somebody who was disabled sign in again."""
-    _change(name, config, data, disabled=False)
+    _change(name, reason, config, data, disabled=False)
     _note(f"account {name} may sign in again")
 
 
 @accounts.command("role")
-def change_role(name: AccountName, *, role: RoleName, config: ConfigFile = None, data: DataFolder = None) -> None:
+def change_role(
+    name: AccountName, *, role: RoleName, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None
+) -> None:
     """Give an account another role."""
-    _change(name, config, data, role=role)
+    _change(name, reason, config, data, role=role)
     _note(f"account {name} is {role} now")
 
 
 @accounts.command("password")
-def set_password(name: AccountName, *, config: ConfigFile = None, data: DataFolder = None) -> None:
+def set_password(name: AccountName, *, reason: Reason = "", config: ConfigFile = None, data: DataFolder = None) -> None:
     """Give an account the password that is the first line of standard input, and sign it out everywhere."""
     password = _password()
 
     async def work(people: "People") -> None:
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
-        await people.roster.set_password(name, password, by=SHELL)
+        await people.roster.set_password(name, password, by=shell(reason))
 
     _run(work, config, data)
     _note(f"account {name} has a new password and is signed out everywhere")
 
 
-def _change(name: str, config: Path | None, data: Path | None, **given: object) -> None:
+def _change(name: str, reason: str, config: Path | None, data: Path | None, **given: object) -> None:
     async def work(people: "People") -> None:
         from core.people import asked
-        from core.people.acting import SHELL
+        from core.people.acting import shell
 
-        await people.roster.change(name, asked.account_patch(given), by=SHELL)
+        await people.roster.change(name, asked.account_patch(given), by=shell(reason))
 
     _run(work, config, data)
 

@@ -166,11 +166,12 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A change that was just made, with the token that undoes it ("" where it cannot be undone)."""
+    """A change that was just made, with the token that undoes it ("" where who looks cannot), and where."""
 
     at: str
     sentence: str
     undo: str
+    undo_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +470,21 @@ class CallsPage(Shell):
     older: str
     kept: str
     zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class SecretPage(Shell):
+    """The answer to a new or rotated key or signing secret: shown this once; `code` says how to use it."""
+
+    template: ClassVar[str] = "secret.html"
+
+    heading: str
+    label: str
+    token: str
+    notes: tuple[str, ...]
+    code_name: str
+    code: str
+    back_to: str
 
 
 @dataclass(frozen=True, slots=True)

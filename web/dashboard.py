@@ -1,6 +1,5 @@
 """The pages that show: Overview and Decisions, the live stream, the static files; and the table of all page routes."""
 
-from datetime import datetime
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -13,13 +12,13 @@ from core.control.decisions import Decision
 from core.errors import NotFound
 from core.paths import STATIC
 from core.people.identity import ASKING
-from core.people.permissions import scope
+from core.people.permissions import Action, scope
 from web import audit, batch_pages, schedule, tuning
 from web.charts import SPANS
 from web.contexts import Choice, DecisionsPage, OverviewPage
 from web.live import BATCH_PAGES, DEFAULT_SPAN, Watched, decision_rows
 from web.sse import Full
-from web.ui import Ui, html, see_other, ui_of
+from web.ui import html, ui_of, undo_for
 
 _ACTORS = {
     "": "all",
@@ -135,23 +134,6 @@ async def stream(request: Request) -> Response:
         return PlainTextResponse("Too many open pages.", 503, {"retry-after": "10"})
 
 
-async def undo(request: Request) -> Response:
-    """POST /ui/undo: take back a change that was just made, unless somebody changed the same since."""
-    ui: Ui = ui_of(request)
-    token = (await request.form()).get("token", "")
-    done = ui.done.take(str(token), ui.parts.now)
-    if done is None or done.undo is None:
-        return ui.error_page("Too late to undo", "It was undone already, or made more than ten minutes ago.", 410)
-    return await _undone(ui, done.undo, done.back_to, done.at)
-
-
-async def _undone(ui: Ui, action: tuning.Undo, back_to: str, at: datetime) -> Response:
-    problem = await tuning.attempt(ui, action)
-    if problem:
-        return ui.error_page("Not undone", problem, 409, back_to)
-    return see_other(back_to)
-
-
 class Static(StaticFiles):
     """Static files; one asked for by its digest never changes."""
 
@@ -168,7 +150,7 @@ ROUTES: list[BaseRoute] = [
     Route("/decisions", decisions),
     Route("/ui/live", live),
     Route("/ui/stream", stream),
-    Route("/ui/undo", undo, methods=["POST"]),
+    Route("/ui/undo", undo_for(Action.TUNE), methods=["POST"]),
     *tuning.ROUTES,
     *schedule.ROUTES,
     *batch_pages.ROUTES,

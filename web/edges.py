@@ -11,6 +11,7 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from core.addresses import parse_address
+from web.errors import error_body, invalid_request
 from web.one_write import OneWriteProtocol
 from web.peers import Peers
 
@@ -24,14 +25,26 @@ CONNECTION = "tidegate.connection"
 
 log = structlog.get_logger(__name__)
 
-_TOO_LARGE = b"The head of the request is too large.\n"
-_REFUSAL = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: text/plain; charset=utf-8\r\n"
-    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(_TOO_LARGE), _TOO_LARGE)
+
+def _refusal(status: bytes, media_type: bytes, body: bytes) -> bytes:
+    head = (b"HTTP/1.1 " + status, b"content-type: " + media_type, b"content-length: %d" % len(body))
+    return b"\r\n".join((*head, b"connection: close", b"", body))
+
+
+_TOO_LARGE = _refusal(
+    b"431 Request Header Fields Too Large",
+    b"text/plain; charset=utf-8",
+    b"The head of the request is too large.\n",
+)
+# An address with a NUL names nothing, and not every database can be asked for it.
+_NUL = _refusal(
+    b"400 Bad Request",
+    b"application/json",
+    error_body(invalid_request("The address holds a NUL (%00), which nothing here has.", "path")),
 )
 
 
-class _HeadTooLarge(Exception):
+class _Refused(Exception):
     """Stops the parser."""
 
 
@@ -64,7 +77,7 @@ class EdgeProtocol(OneWriteProtocol):
         self._head = 0
         self._begun = 0.0
         self._taken = 0.0
-        self._refused = False
+        self._refused = b""
         self._unused = True
         self._pending = 0
         self._reading: asyncio.TimerHandle | None = None
@@ -113,12 +126,15 @@ class EdgeProtocol(OneWriteProtocol):
             self._forget_reading()
 
     def on_headers_complete(self) -> None:
-        """Go on if the head is not too large."""
+        """Go on if the head is fit, and not too large."""
+        if b"%00" in self.url:
+            self._refused = _NUL
+            raise _Refused
         if len(self.headers) > MOST_HEADERS or self._head + self._chunk > LONGEST_HEAD:
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if len(self.headers) > MOST_HEADERS or size > LONGEST_HEAD:
-                self._refused = True
-                raise _HeadTooLarge
+                self._refused = _TOO_LARGE
+                raise _Refused
         cast("dict[str, Any]", self.scope)[CONNECTION] = self
         super().on_headers_complete()
 
@@ -127,7 +143,7 @@ class EdgeProtocol(OneWriteProtocol):
         if not self._refused:
             super().send_400_response(msg)
             return
-        self.transport.write(_REFUSAL)
+        self.transport.write(self._refused)
         self.transport.close()
 
     @property
@@ -144,7 +160,7 @@ class EdgeProtocol(OneWriteProtocol):
             self._begun = now if self._head == 0 else self._begun
             self._head += self._chunk
             if self._head > LONGEST_HEAD and not self.transport.is_closing():
-                self._refused = True
+                self._refused = _TOO_LARGE
                 self.send_400_response("")
                 return
         else:

@@ -11,10 +11,10 @@ from core.batch.queries import eta_json
 from core.batch.residuals import Score
 from core.batch.survey import Survey, survey
 from core.batch.values import Eta
+from core.batch.window import window_of
 from core.errors import InvalidValue
 from web.api import body_of, endpoint, identity, json_answer, object_of, runtime, text_of, whole
 from web.front import Front
-from web.orders import window_of
 
 MOST_LINES = 10_000_000
 MOST_TOKENS = 10**13

@@ -10,9 +10,9 @@ from core.batch.queries import file_json
 from core.batch.service import BATCH_PURPOSE
 from core.batch.values import StoredFile
 from core.errors import InvalidValue, NotFound, RequestError
-from web.api import endpoint, identity, json_answer, page, page_limit, refusal, runtime
+from web.api import endpoint, identity, json_answer, page, page_limit, refusal, runtime, told_reason
 from web.errors import invalid_request
-from web.orders import expires_after_of
+from web.orders import form_expires_after
 from web.uploads import SLACK, UploadForm
 
 LIST_MOST = 10_000
@@ -28,14 +28,12 @@ async def upload(request: Request) -> Response:
         form = UploadForm(content_type=request.headers.get("content-type", ""), take=taken.write)
         await form.read(request.stream())
         _check_purpose(form.fields.get("purpose"))
-        expires_after = expires_after_of(
-            {
-                "anchor": form.fields.get("expires_after[anchor]"),
-                "seconds": form.fields.get("expires_after[seconds]"),
-            }
-        )
+        expires_after = form_expires_after(form.fields)
         file = await taken.finish(
-            tenant=identity(request).tenant, filename=form.filename or "", expires_after=expires_after
+            tenant=identity(request).tenant,
+            filename=form.filename or "",
+            expires_after=expires_after,
+            reason=told_reason(request),
         )
     except BaseException as error:
         await taken.abort()
@@ -87,9 +85,9 @@ async def content(request: Request) -> Response:
 @endpoint
 async def delete(request: Request) -> Response:
     """Delete a file that no running batch needs."""
-    file_id = request.path_params["file_id"]
+    file_id, reason = request.path_params["file_id"], told_reason(request)
     try:
-        await runtime(request).batches.delete_file(file_id, tenant=identity(request).tenant)
+        await runtime(request).batches.delete_file(file_id, tenant=identity(request).tenant, reason=reason)
     except InvalidValue as error:
         raise refusal(400, "file_in_use", f"{error.message}.", "file_id") from None
     return json_answer({"id": file_id, "object": "file", "deleted": True})

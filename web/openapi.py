@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from web import openapi_parts as parts
+from web.api import REASON_HEADER
 
 PATH = "/openapi.json"
 _TOLD = ("/v1/", "/api/")
@@ -96,10 +97,12 @@ def _in_query(name: str) -> list[dict[str, Any]]:
 
 
 def _in_headers(name: str) -> list[dict[str, Any]]:
-    if name not in parts.WITH_VERSION:
-        return []
-    told = "The version that the change is based on, as the ETag told it; * overrides."
-    return [{"name": "If-Match", "in": "header", "description": told, "schema": parts.text()}]
+    told = {}
+    if name in parts.WITH_VERSION:
+        told["If-Match"] = "The version that the change is based on, as the ETag told it; * overrides."
+    if name in parts.WITH_REASON:
+        told[REASON_HEADER] = "Why, for the audit trail."
+    return [{"name": key, "in": "header", "description": why, "schema": parts.text()} for key, why in told.items()]
 
 
 def _body(name: str, method: str) -> dict[str, Any] | None:

@@ -188,8 +188,17 @@ BODIES: dict[str, Schema] = {
         budgets=given(first_token_s=number(), per_token_ms=number(), error_rate=number()),
         reason=text(),
     ),
+    "POST /api/batches/{batch_id}/pause": given(reason=text()),
+    "POST /api/batches/{batch_id}/resume": given(reason=text()),
+    "POST /api/batches/{batch_id}/priority": given(("priority",), priority=whole(), reason=text()),
+    "POST /api/batches/{batch_id}/retry-failed": given(reason=text()),
+    "POST /api/webhooks": given(
+        ("url",), url=text(), events=rows(text()), description=text(), tenant=text(), reason=text()
+    ),
+    "PATCH /api/webhooks/{webhook_id}": given(("disabled",), disabled={"type": "boolean"}, reason=text()),
+    "POST /api/webhooks/{webhook_id}/rotate": given(overlap=text(), reason=text()),
     "PUT /api/schedule": given(
-        ("zone",), zone=text(), windows=rows({"type": "object"}), one_offs=rows({"type": "object"})
+        ("zone",), zone=text(), windows=rows({"type": "object"}), one_offs=rows({"type": "object"}), reason=text()
     ),
 }
 BODIES["PATCH /api/pools/{name}"]["properties"]["for"] = text()
@@ -198,8 +207,8 @@ BODIES["PATCH /api/pools/{name}"]["properties"]["for"] = text()
 WITHOUT_BODY = frozenset(
     {
         "POST /v1/batches/{batch_id}/cancel",
-        "POST /api/batches/{batch_id}/retry-failed",
         "POST /api/pools/{name}/test",
+        "POST /api/webhooks/{webhook_id}/test",
     }
 )
 
@@ -252,6 +261,16 @@ SUMMARIES: dict[str, str] = {
 
 PASSED_ON = frozenset({"POST /v1/chat/completions", "POST /v1/{path}"})
 """Calls whose refusals may be the model server's own, in a form of its own."""
+
+WITH_REASON = frozenset(
+    {
+        "POST /v1/files",
+        "DELETE /v1/files/{file_id}",
+        "POST /v1/batches",
+        "POST /v1/batches/{batch_id}/cancel",
+    }
+)
+"""OpenAI's calls, whose reason stands in a header."""
 
 WITH_VERSION = frozenset({"PATCH /api/pools/{name}", "PUT /api/schedule", "PATCH /api/tenants/{name}"})
 """Changes that name, in If-Match, the version they are based on."""

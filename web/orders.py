@@ -1,7 +1,6 @@
 """What a client may ask of a batch: JSON to values, with errors that name the field."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -14,17 +13,15 @@ from core.batch.lines import ENDPOINTS
 from core.batch.service import NewBatch, check_priority
 from core.errors import InvalidValue
 from web.api import identity, text_of, whole
+from web.auth import check_batch
 
 EXPIRES_LEAST_S = 3_600
 EXPIRES_MOST_S = 2_592_000
-SHORTEST_WINDOW = timedelta(hours=1)
-LONGEST_WINDOW = timedelta(days=14)
 MOST_PAIRS = 16
 LONGEST_LABEL = 64
 LONGEST_VALUE = 512
 MOST_AT_ONCE = 100_000
 LONGEST_INTERVAL_MS = 3_600_000
-_WINDOW = re.compile(r"([0-9]{1,4})([hd])")
 
 
 def order_of(request: Request, given: Mapping[str, Any]) -> NewBatch:
@@ -36,12 +33,13 @@ def order_of(request: Request, given: Mapping[str, Any]) -> NewBatch:
     if not input_file_id:
         raise InvalidValue("input_file_id", "is missing: upload a file with purpose batch and give its id")
     who = identity(request)
+    check_batch(who)
     return NewBatch(
         tenant=who.tenant,
         key=who.key,
         endpoint=str(endpoint),
         input_file_id=input_file_id,
-        window=window_of(given.get("completion_window")),
+        completion_window=given.get("completion_window", ""),
         metadata=metadata_of(given.get("metadata")),
         output_expires_after=_output_expires_after(given.get("output_expires_after")),
         name=text_of(given, "name", most=200) or "",
@@ -49,17 +47,6 @@ def order_of(request: Request, given: Mapping[str, Any]) -> NewBatch:
         max_concurrency=whole(given, "max_concurrency", least=1, most=MOST_AT_ONCE),
         interval_s=(whole(given, "interval_ms", least=0, most=LONGEST_INTERVAL_MS) or 0) / 1000,
     )
-
-
-def window_of(given: object) -> timedelta:
-    """Return the completion window that "24h" or "3d" means: 1 hour to 14 days. Raises InvalidValue."""
-    match = _WINDOW.fullmatch(given) if isinstance(given, str) else None
-    window = timedelta()
-    if match is not None:
-        window = timedelta(**{"hours" if match[2] == "h" else "days": int(match[1])})
-    if not SHORTEST_WINDOW <= window <= LONGEST_WINDOW:
-        raise InvalidValue("completion_window", f'must be from "1h" to "14d", such as "24h", not {given!r:.40}')
-    return window
 
 
 def metadata_of(given: object) -> dict[str, str]:
@@ -97,6 +84,17 @@ def expires_after_of(given: Mapping[str, object]) -> timedelta | None:
     if type(seconds) is not int or not EXPIRES_LEAST_S <= seconds <= EXPIRES_MOST_S:
         raise InvalidValue("expires_after.seconds", f"must be from {EXPIRES_LEAST_S} to {EXPIRES_MOST_S}")
     return timedelta(seconds=seconds)
+
+
+def form_expires_after(fields: Mapping[str, str]) -> timedelta | None:
+    """Return the length in a form's fields: `expires_after[anchor]` and `[seconds]`, or `expires_after`, in JSON."""
+    whole_field = fields.get("expires_after")
+    if whole_field is None:
+        return expires_after_of({name: fields.get(f"expires_after[{name}]") for name in ("anchor", "seconds")})
+    try:
+        return expires_after_of(msgspec.json.decode(whole_field, type=dict[str, object]))
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidValue("expires_after", 'must be {"anchor": "created_at", "seconds": ...}') from None
 
 
 def dedupe_of(request: Request, body: bytes) -> str:

@@ -176,11 +176,12 @@ async def sessions(request: Request) -> Response:
 @_endpoint
 async def end_session(request: Request) -> Response:
     """End a session."""
+    _, reason = await _given(request)
     wanted, people = request.path_params["id"], people_of(request)
     found = [each for each in (await people.store.everyone()).sessions if each.id == wanted]
     if not found:
         raise NotFound("session", wanted[:80])
-    await people.roster.end_sessions(found, by=by_of({}))
+    await people.roster.end_sessions(found, by=by_of(reason))
     await people.ring.refresh()
     return json_answer({"id": wanted, "deleted": True})
 

@@ -97,6 +97,8 @@ class AccountsPage(Shell):
     sessions: tuple[SessionLine, ...]
     form: AccountForm | None
     told: str
+    refused: str
+    reason_required: bool
     zone: str
 
 
@@ -162,19 +164,6 @@ class TenantsPage(Shell):
     told: str
     open: bool
     zone: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeyMadePage(Shell):
-    """The answer to a new or rotated key: its secret, this once."""
-
-    template: ClassVar[str] = "key_made.html"
-
-    name: str
-    tenant: str
-    token: str
-    notes: tuple[str, ...]
-    curl: str
 
 
 @dataclass(frozen=True, slots=True)

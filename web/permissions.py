@@ -1,13 +1,13 @@
 """Which action each route is, and the one place where that is enforced, for pages and API alike."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from core.errors import RequestError
-from core.people.identity import ASKING, GUEST
+from core.people.identity import ASKING, GUEST, Identity
 from core.people.permissions import Action, may
 from web.auth import IDENTITY
 from web.gate import Gate
@@ -43,7 +43,10 @@ ACTIONS: dict[str, Action] = {
     "POST /api/webhooks": Action.BATCH_WRITE,
     "GET /api/webhooks": Action.BATCH_READ,
     "GET /api/webhooks/{webhook_id}": Action.BATCH_READ,
+    "PATCH /api/webhooks/{webhook_id}": Action.BATCH_WRITE,
     "DELETE /api/webhooks/{webhook_id}": Action.BATCH_WRITE,
+    "POST /api/webhooks/{webhook_id}/rotate": Action.BATCH_WRITE,
+    "POST /api/webhooks/{webhook_id}/test": Action.BATCH_WRITE,
     "GET /api/webhooks/{webhook_id}/deliveries": Action.BATCH_READ,
     # Pages of batches: those of the own tenant, for operators all
     "GET /batches": Action.BATCH_READ,
@@ -51,9 +54,20 @@ ACTIONS: dict[str, Action] = {
     "GET /batches/confirm": Action.BATCH_WRITE,
     "POST /ui/batches": Action.BATCH_WRITE,
     "POST /ui/batches/change": Action.BATCH_WRITE,
+    "POST /ui/batches/undo": Action.BATCH_WRITE,
     "GET /batches/{batch_id}": Action.BATCH_READ,
     "GET /batches/{batch_id}/files/{kind}": Action.BATCH_READ,
     "GET /eta": Action.BATCH_READ,
+    # Pages of webhooks: those of the own tenant, for admins all
+    "GET /webhooks": Action.BATCH_READ,
+    "GET /webhooks/rotate": Action.BATCH_WRITE,
+    "GET /webhooks/delete": Action.BATCH_WRITE,
+    "GET /webhooks/{webhook_id}": Action.BATCH_READ,
+    "POST /ui/webhooks": Action.BATCH_WRITE,
+    "POST /ui/webhooks/test": Action.BATCH_WRITE,
+    "POST /ui/webhooks/switch": Action.BATCH_WRITE,
+    "POST /ui/webhooks/rotate": Action.BATCH_WRITE,
+    "POST /ui/webhooks/delete": Action.BATCH_WRITE,
     # The operator API
     "GET /api/pools": Action.SEE,
     "GET /api/pools/{name}": Action.SEE,
@@ -176,20 +190,29 @@ class Guarded:
         self._app = app
         self._action = action
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find out who asks, and let him in or answer why not."""
         if self._action is Action.PUBLIC:
             ASKING.set(GUEST)
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         gate: Gate = scope["app"].state.gate
+        identity = gate.known(scope)
+        if identity is None or not may(identity, self._action):
+            return self._ask(gate, scope, receive, send)
+        ASKING.set(identity)
+        return self._enter(gate, identity, scope, receive, send)
+
+    async def _ask(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            identity = gate.known(scope) or await gate.identify(scope)
+            identity = await gate.identify(scope)
             ASKING.set(identity)
             if not may(identity, self._action):
                 raise gate.forbidden(identity, self._action)
         except RequestError as error:
             await gate.refuse(scope, receive, send, error)
             return
+        await self._enter(gate, identity, scope, receive, send)
+
+    def _enter(self, gate: Gate, identity: Identity, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         scope[IDENTITY] = identity
-        await self._app(scope, receive, gate.watched(send, identity) if scope["path"] == "/ui/stream" else send)
+        return self._app(scope, receive, gate.watched(send, identity) if scope["path"] == "/ui/stream" else send)

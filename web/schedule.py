@@ -27,7 +27,7 @@ from web.contexts import (
 )
 from web.live import Watched
 from web.schedule_form import KINDS, Typed
-from web.ui import Done, Ui, acting, form_values, html, see_other, ui_of
+from web.ui import Done, Ui, acting, form_of, form_values, html, see_other, ui_of
 
 _COMING = 10
 _DAYS = 8.0
@@ -68,7 +68,7 @@ async def preview(request: Request) -> Response:
 
 async def save(request: Request) -> Response:
     """POST /ui/schedule/save: 303 when saved, 409 on a newer version, 422 with what is wrong."""
-    ui, typed = ui_of(request), _typed(await request.form())
+    ui, typed = ui_of(request), _typed(await form_of(request))
     if typed.kind not in KINDS:
         return ui.not_found(NotFound("kind of rule", typed.kind))
     reason = " ".join(typed.values.get("reason", "").split())

@@ -169,10 +169,11 @@ def patch_of(body: object) -> PoolPatch:
 def schedule_of(body: object) -> Schedule:
     """Return the schedule that a PUT body holds; its `version`, if given, is not read. Raises InvalidValue.
 
-    Whether the rules are sound is checked by `core.control.windows.validate`.
+    Its `reason` is a matter of `reason_of`. Whether the rules are sound is checked by `core.control.windows.validate`.
     """
     fields = _Object(body, "")
     fields.skip("version")
+    fields.skip("reason")
     schedule = Schedule(
         zone=fields.required("zone", fields.text("zone")),
         windows=tuple(_window_of(each) for each in fields.objects("windows")),
@@ -180,6 +181,11 @@ def schedule_of(body: object) -> Schedule:
     )
     fields.end()
     return schedule
+
+
+def reason_of(body: object) -> str:
+    """Return the reason that a body gives, "" where it gives none. Raises InvalidValue."""
+    return _Object(body, "").text("reason") or ""
 
 
 def instant_of(text: str, field: str) -> datetime:

@@ -277,10 +277,12 @@ def serve(
 ) -> None:
     """Run the gateway until it is told to stop; `on_ready` gets its address. Raises ConfigError.
 
-    `on_set_up` gets the one-time link that makes the first admin, where `set_up` asks for it or anybody could come in.
+    `on_set_up` gets the one-time link that makes the first admin: at the first start, where `set_up` asks for it, and
+    where anybody could come in.
     """
     _ = settings.pool_configs
     raise_open_files()
+    set_up = set_up or not (settings.data / LOCK_NAME).exists()
     with contextlib.ExitStack() as held:
         held.enter_context(locked(prepare_folder(settings)))
         doors = look_at_doors(settings, set_up=set_up)

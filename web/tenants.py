@@ -13,10 +13,10 @@ from core.people import asked
 from core.people.keys import ApiKey, Issued, KeyState
 from core.people.tenants import ALL_LANES, DEFAULT, Tenant
 from web import people_views as views
-from web.contexts import Choice
+from web.contexts import Choice, SecretPage
 from web.people import by_of, people_of, reason_required, runtime_of, time_of
-from web.people_contexts import KeyForm, KeyMadePage, RevokePage, RotatePage, TenantForm, TenantsPage
-from web.ui import form_values, html, see_other, ui_of
+from web.people_contexts import KeyForm, RevokePage, RotatePage, TenantForm, TenantsPage
+from web.ui import form_of, form_values, html, see_other, ui_of
 
 _KEY_VALUES = {"expires": "", "models": "", "cidrs": "", "name": ""}
 _KEY_NAMES = ("name", "tenant", "role", "expires", "models", "cidrs")
@@ -43,7 +43,7 @@ async def page(request: Request) -> Response:
 
 async def save_tenant(request: Request) -> Response:
     """POST /ui/tenants: 303 when stored, 409 on a newer version, 422 with what is wrong."""
-    form, values = await request.form(), await form_values(request)
+    form, values = await form_of(request), await form_values(request)
     lanes = [str(lane) for lane in form.getlist("lanes")]
     original = values.get("original", "")
     given = {name: values[name] for name in asked.TENANT_FIELDS - {"lanes"} if name in values}
@@ -82,10 +82,7 @@ async def make_key(request: Request) -> Response:
 
 async def ask_rotate(request: Request) -> Response:
     """GET /tenants/rotate: the question before a key gets a new secret."""
-    try:
-        return html(await _rotate_page(request, request.query_params.get("key", "")))
-    except NotFound as error:
-        return ui_of(request).not_found(error)
+    return await _ask_rotate(request, request.query_params.get("key", ""), {})
 
 
 async def rotate(request: Request) -> Response:
@@ -98,16 +95,13 @@ async def rotate(request: Request) -> Response:
     except NotFound as error:
         return ui_of(request).not_found(error)
     except InvalidValue as error:
-        return html(await _rotate_page(request, name, _errors(error, {"overlap"})), 422)
+        return await _ask_rotate(request, name, _errors(error, {"overlap"}), 422)
     return await _made(request, issued)
 
 
 async def ask_revoke(request: Request) -> Response:
     """GET /tenants/revoke: the question before a key is revoked."""
-    try:
-        return html(await _revoke_page(request, request.query_params.get("key", ""), {}, {}))
-    except NotFound as error:
-        return ui_of(request).not_found(error)
+    return await _ask_revoke(request, request.query_params.get("key", ""), {}, {})
 
 
 async def revoke(request: Request) -> Response:
@@ -121,7 +115,7 @@ async def revoke(request: Request) -> Response:
     except NotFound as error:
         return ui_of(request).not_found(error)
     except InvalidValue as error:
-        return html(await _revoke_page(request, name, values, _errors(error, {"confirm"})), 422)
+        return await _ask_revoke(request, name, values, _errors(error, {"confirm"}), 422)
     await people_of(request).ring.refresh()
     return see_other("/tenants", done="revoked")
 
@@ -196,24 +190,33 @@ async def _key_form(request: Request, values: Mapping[str, str], errors: dict[st
     )
 
 
-async def _rotate_page(request: Request, name: str, errors: dict[str, str] | None = None) -> RotatePage:
-    key = await _key(request, name)
-    return RotatePage(
+async def _ask_rotate(request: Request, name: str, errors: dict[str, str], status: int = 200) -> Response:
+    try:
+        key = await _key(request, name)
+    except NotFound as error:
+        return ui_of(request).not_found(error)
+    page = RotatePage(
         **ui_of(request).shell("Tenants", f"Rotate {key.name}", refresh=False),
         name=key.name,
         tenant=key.tenant,
         prefix=key.prefix,
         overlaps=views.choices(views.OVERLAPS, "24h"),
-        errors=errors or {},
+        errors=errors,
         reason_required=reason_required(request),
     )
+    return html(page, status)
 
 
-async def _revoke_page(request: Request, name: str, values: Mapping[str, str], errors: dict[str, str]) -> RevokePage:
-    key = await _key(request, name)
+async def _ask_revoke(
+    request: Request, name: str, values: Mapping[str, str], errors: dict[str, str], status: int = 200
+) -> Response:
+    try:
+        key = await _key(request, name)
+    except NotFound as error:
+        return ui_of(request).not_found(error)
     now, zone = time_of(request)
     used = f"{key.last_used_at.astimezone(zone):%d %b %Y %H:%M}" if key.last_used_at else "never"
-    return RevokePage(
+    page = RevokePage(
         **ui_of(request).shell("Tenants", f"Revoke {key.name}", refresh=False),
         name=key.name,
         tenant=key.tenant,
@@ -223,6 +226,7 @@ async def _revoke_page(request: Request, name: str, values: Mapping[str, str], e
         errors=errors,
         reason_required=reason_required(request),
     )
+    return html(page, status)
 
 
 async def _made(request: Request, issued: Issued) -> Response:
@@ -235,13 +239,15 @@ async def _made(request: Request, issued: Issued) -> Response:
         notes.append(f"The secret that it had before ({key.old_prefix}…) works until {until}.")
     url = f"{str(request.base_url).rstrip('/')}/v1/models"
     return html(
-        KeyMadePage(
+        SecretPage(
             **ui_of(request).shell("Tenants", f"Key {key.name}", refresh=False),
-            name=key.name,
-            tenant=key.tenant,
+            heading=f"Key {key.name} of {key.tenant}",
+            label="The key",
             token=issued.token,
             notes=tuple(notes),
-            curl=f"curl {url} -H 'Authorization: Bearer {key.prefix}…'",
+            code_name="As curl",
+            code=f"curl {url} -H 'Authorization: Bearer {key.prefix}…'",
+            back_to="/tenants",
         )
     )
 

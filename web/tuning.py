@@ -1,6 +1,6 @@
 """The tuning form of the Overview: preview, apply with version check, pause and resume."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from math import ceil
@@ -23,6 +23,7 @@ from web.tuning_form import Tuned
 from web.ui import (
     Done,
     Ui,
+    Undo,
     acting,
     form_values,
     html,
@@ -31,7 +32,6 @@ from web.ui import (
     wants_fragment,
 )
 
-Undo = Callable[[], Awaitable[object]]
 _FIELDS = {"hold": "quota", "budgets": "first_token_s", "error_rate": "error_percent", "until": "scope"}
 
 
@@ -146,18 +146,6 @@ async def pause(request: Request) -> Response:
     back = PoolPatch(pause=not wanted, reason=f"undo: {patch.reason}"[: tuning_form.MAX_REASON])
     sentence = f"batch {'paused' if wanted else 'resumed'}."
     return await _applied(request, ui, pool, _done(ui, pool, sentence, [_restore(ui, saved, back)]))
-
-
-async def attempt(ui: Ui, action: Undo) -> str:
-    """Run an undo; return why it could not be done, "" if it was."""
-    try:
-        await action()
-    except StaleVersion:
-        return "Somebody changed this in the meantime, so it was left as it is."
-    except (InvalidValue, NotFound) as error:
-        return str(error)
-    await ui.runtime.reload()
-    return ""
 
 
 def _version(values: Mapping[str, str], name: str) -> int:

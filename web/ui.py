@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 
 import structlog
 from starlette.applications import Starlette
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from core import wording
-from core.errors import NotFound
+from core.errors import InvalidValue, NotFound, StaleVersion
 from core.people.identity import ASKING, Identity, Role
 from core.people.permissions import Action, may
 from core.runtime import Runtime
@@ -24,11 +25,16 @@ from web.live import BATCH_PAGES, LiveParts, Watched
 from web.sse import Hub
 from web.templating import has_bundle, render
 
+Undo = Callable[[], Awaitable[object]]
 UNDO_FOR = timedelta(minutes=10)
+UNDO_AT = {Action.TUNE: "/ui/undo", Action.BATCH_WRITE: "/ui/batches/undo"}
 _UNDO_MOST = 64
+MOST_FIELDS = 500
+LONGEST_FIELD = 16 * 1024
 NAVIGATION = (
     ("Overview", "/", Action.SEE),
     ("Batches", "/batches", Action.BATCH_READ),
+    ("Webhooks", "/webhooks", Action.BATCH_READ),
     ("Schedule", "/schedule", Action.SEE),
     ("Decisions", "/decisions", Action.SEE),
     ("Audit", "/audit", Action.AUDIT_READ),
@@ -41,12 +47,13 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A change that was made from a page: what it was, where it is shown, and how to take it back."""
+    """A change that was made from a page: what it was, where it is shown, how to take it back, and who may."""
 
     at: datetime
     sentence: str
     back_to: str
-    undo: Callable[[], Awaitable[object]] | None
+    undo: Undo | None
+    needs: Action = Action.TUNE
 
 
 class DoneBox:
@@ -68,11 +75,12 @@ class DoneBox:
         done = self._done.get(token)
         return done if done and now - done.at <= UNDO_FOR else None
 
-    def take(self, token: str, now: datetime) -> Done | None:
-        """Return it and forget it: a change is undone once."""
+    def take(self, token: str, now: datetime, *, needs: Action = Action.TUNE) -> Done | None:
+        """Return it and forget it, if it is one that needs just this: a change is undone once."""
         done = self.get(token, now)
-        self._done.pop(token, None)
-        return done
+        if done is None or done.needs is not needs:
+            return None
+        return self._done.pop(token)
 
 
 class ShellFields(TypedDict):
@@ -129,12 +137,38 @@ class Ui:
         shell = self.shell("", title, refresh=False)
         return html(ErrorPage(**shell, message=message, back_to=back_to), status)
 
+    async def attempt(self, undo: Undo) -> str:
+        """Run an undo; return why it could not be done, "" if it was."""
+        try:
+            await undo()
+        except StaleVersion:
+            return "Somebody changed this in the meantime, so it was left as it is."
+        except (InvalidValue, NotFound) as error:
+            return str(error)
+        await self.runtime.reload()
+        return ""
+
     def applied(self, token: str) -> Applied | None:
         """Return what was done under `token` as the page tells it."""
         done = self.done.get(token, self.parts.now)
         if done is None:
             return None
-        return Applied(wording.clock(done.at, self.parts.zone), done.sentence, token if done.undo else "")
+        undo = token if done.undo and may(ASKING.get(), done.needs) else ""
+        return Applied(wording.clock(done.at, self.parts.zone), done.sentence, undo, UNDO_AT[done.needs])
+
+
+def undo_for(action: Action) -> Callable[[Request], Awaitable[Response]]:
+    """Return the endpoint that takes back a change that needs `action`, unless somebody changed the same since."""
+
+    async def undo(request: Request) -> Response:
+        ui, token = ui_of(request), (await form_values(request)).get("token", "")
+        done = ui.done.take(token, ui.parts.now, needs=action)
+        if done is None or done.undo is None:
+            return ui.error_page("Too late to undo", "It was undone already, or made more than ten minutes ago.", 410)
+        problem = await ui.attempt(done.undo)
+        return ui.error_page("Not undone", problem, 409, done.back_to) if problem else see_other(done.back_to)
+
+    return undo
 
 
 @asynccontextmanager
@@ -193,7 +227,12 @@ def see_other(path: str, **query: str) -> Response:
     return RedirectResponse(joined + (f"#{anchor}" if anchor else ""), 303)
 
 
+async def form_of(request: Request) -> FormData:
+    """Return the posted form. Raises HTTPException 400 for one with files, or with more in it than is expected."""
+    return await request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=LONGEST_FIELD)
+
+
 async def form_values(request: Request) -> Mapping[str, str]:
-    """Return the posted form, the last of each name; files are not expected and are dropped."""
-    form = await request.form()
-    return {name: value for name, value in form.items() if isinstance(value, str)}
+    """Return the posted form, the last of each name; NULs, which not every database knows, are dropped."""
+    form = await form_of(request)
+    return {name: value.replace("\0", "") for name, value in form.items() if isinstance(value, str)}

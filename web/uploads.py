@@ -99,7 +99,7 @@ class UploadForm:
     def on_part_end(self) -> None:
         """Keep a small field."""
         if not self._in_file:
-            self.fields[self._name] = self._part.decode(errors="replace")
+            self.fields[self._name] = self._part.decode(errors="replace").replace("\0", "")
 
     def on_end(self) -> None:
         """Note that the form is complete."""

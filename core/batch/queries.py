@@ -109,7 +109,7 @@ def batch_json(batch: Batch) -> Json:
         "model": batch.model,
         "errors": _errors(batch),
         "input_file_id": batch.input_file_id,
-        "completion_window": f"{round(batch.window.total_seconds() / 3600)}h",
+        "completion_window": batch.completion_window,
         "status": batch.status.value,
         "output_file_id": batch.output_file_id if told else None,
         "error_file_id": batch.error_file_id if told else None,

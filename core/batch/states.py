@@ -25,6 +25,13 @@ def may(before: BatchStatus, after: BatchStatus) -> bool:
     return after in MOVES[before]
 
 
+def still_open(batch: Batch) -> Batch:
+    """Return the batch. Raises InvalidValue where it ended or is about to."""
+    if batch.status not in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
+        raise InvalidValue("status", f"the batch is {batch.status}")
+    return batch
+
+
 def move(batch: Batch, status: BatchStatus, now: datetime) -> Batch:
     """Return `batch` in `status`, with the instant of that noted. Raises InvalidValue for a move that is none."""
     if not may(batch.status, status):

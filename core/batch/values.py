@@ -182,7 +182,8 @@ class Batch:
 
     `output_size` and `error_size` are the bytes of the result files that committed items account for: what stands
     beyond them after a crash was never committed and is cut off. `max_concurrency` and `interval_s` bound this batch's
-    own starts. `dedupe` is the hash by which a create that is sent again finds the first.
+    own starts. `dedupe` is the hash by which a create that is sent again finds the first. `completion_window` is
+    `window` as the client wrote it.
     """
 
     id: str
@@ -194,6 +195,7 @@ class Batch:
     input_file_id: str
     window: timedelta
     created_at: datetime
+    completion_window: str = ""
     name: str = ""
     status: BatchStatus = BatchStatus.VALIDATING
     errors: tuple[LineError, ...] = ()

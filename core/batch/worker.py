@@ -15,6 +15,7 @@ from core.batch.endings import ending, poisoned
 from core.batch.fairness import FairOrder, Pick
 from core.batch.output import request_id
 from core.batch.quiet import Quiet
+from core.batch.reading import read_lines
 from core.batch.results import Result, ResultWriter
 from core.batch.retry import Attempt, Fate, RetryPolicy, is_fault, judge
 from core.batch.runs import BatchRun
@@ -31,6 +32,9 @@ from core.scheduling.gateway import Exchange
 LEASE = timedelta(seconds=60)
 RENEW_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
+GATHERED = 16
+GATHER_S, GATHER_STEP_S = 0.005, 0.001
+"""Room for fewer items, and for less than half of the quota, waits so long for more: a claim costs much the same."""
 AGAIN_AFTER_S = 1.0
 EXPIRY_GRACE_S = 10.0
 """Seconds for which what runs at the end of a batch's window may still finish."""
@@ -272,6 +276,7 @@ class BatchWorker(Service):
     async def _feed_forever(self) -> None:
         while True:
             await self._stir.wait()
+            await self._gather()
             self._stir.clear()
             for pool in list(self._pools.values()):
                 try:
@@ -280,6 +285,11 @@ class BatchWorker(Service):
                 except Exception:
                     log.exception("items could not be claimed; this is tried again", pool=pool.name)
                     self._pause_claims()
+
+    async def _gather(self) -> None:
+        over = self._clock.monotonic() + GATHER_S
+        while self._clock.monotonic() < over and not any(map(_roomy, self._pools.values())):
+            await self._clock.sleep(GATHER_STEP_S)
 
     def _pause_claims(self) -> None:
         self._not_before = self._clock.monotonic() + AGAIN_AFTER_S
@@ -323,22 +333,30 @@ class BatchWorker(Service):
             raise
         items = [item for item in items if item.index not in run.running]
         run.claimed(count, [item.index for item in items], self._clock.monotonic())
+        lines = await self._lines(batch, items)
         for pick, item in zip(picks, items, strict=False):
-            self._start_item(run, item, pick)
+            self._start_item(run, item, pick, lines.get(item.index))
         for pick in picks[len(items) :]:
             order.settle(pick, 0.0)
         self._gate(run)
 
-    def _start_item(self, run: BatchRun, item: ClaimedItem, pick: Pick) -> None:
+    async def _lines(self, batch: Batch, items: Sequence[ClaimedItem]) -> dict[int, bytes]:
+        """Return the items' lines; where that fails, each item is left to meet the fault by itself."""
+        try:
+            return await read_lines(self._files, batch.input_file_id, items)
+        except Exception:
+            return {}
+
+    def _start_item(self, run: BatchRun, item: ClaimedItem, pick: Pick, line: bytes | None) -> None:
         self._starting[run.batch.pool] += 1
         name = request_id(item.batch_id, item.index)
-        task = asyncio.get_running_loop().create_task(self._run_item(run, item, pick), name=name)
+        task = asyncio.get_running_loop().create_task(self._run_item(run, item, pick, line), name=name)
         self._items.add(task)
         task.add_done_callback(self._items.discard)
 
     # One item
 
-    async def _run_item(self, run: BatchRun, item: ClaimedItem, pick: Pick) -> None:
+    async def _run_item(self, run: BatchRun, item: ClaimedItem, pick: Pick, line: bytes | None) -> None:
         starting = True
 
         def begun(exchange: Exchange) -> None:
@@ -351,7 +369,8 @@ class BatchWorker(Service):
                 exchange.abort(Outcome.CANCELLED)
 
         try:
-            line = await self._files.read(run.batch.input_file_id, item.offset, item.length)
+            if line is None:
+                line = await self._files.read(run.batch.input_file_id, item.offset, item.length)
             self._orders[run.batch.pool].settle(pick, cost(line))
             pool = self._pools[run.batch.pool]
             answer = await self._sender.send(item, run.batch, pool, line, begun=begun)
@@ -417,6 +436,10 @@ class BatchWorker(Service):
             self._gate(run)
             if run.idle and (run.left <= 0 or run.closing):
                 self._wake.notify()
+
+
+def _roomy(pool: Pool) -> bool:
+    return pool.dispatcher.room() >= min(GATHERED, pool.dispatcher.quota() / 2)
 
 
 def _abort(run: BatchRun, *, waiting_only: bool = False) -> None:

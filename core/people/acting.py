@@ -36,5 +36,6 @@ class By:
         )
 
 
-SHELL = By("operator", COMMAND_LINE)
-"""Whoever has a shell on the machine."""
+def shell(reason: str = "") -> By:
+    """Return whoever has a shell on the machine. Raises InvalidValue."""
+    return By("operator", COMMAND_LINE, " ".join(reason.split()))

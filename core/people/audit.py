@@ -6,6 +6,7 @@ every later hash being wrong.
 
 import hashlib
 from collections.abc import Iterable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -89,9 +90,15 @@ class AuditQuery:
     limit: int = 100
 
 
+VIA: ContextVar[str] = ContextVar("via", default=BROWSER)
+"""By which way, `BROWSER` or `API`, the request came that is being answered in this task."""
+
+
 def way_of(identity: Identity) -> str:
-    """Return by which way somebody asks: with an API key, which is named, or from the browser."""
-    return f"api key {identity.key}" if identity.key else BROWSER
+    """Return by which way somebody asks: with an API key, which is named; who needs none by API or from the browser."""
+    if identity.key:
+        return f"api key {identity.key}"
+    return VIA.get() if identity.anonymous else BROWSER
 
 
 def canonical(value: object) -> str:
@@ -169,9 +176,9 @@ class Verifier:
         """Check that the last row seen is the last that was written."""
         if head.number > self.number:
             return f"entry {self.number + 1} is missing (the last one written is entry {head.number})"
-        if (head.number, head.hash) != (self.number, self.hash):
-            return f"entry {self.number} is not the last one written, entry {head.number}"
-        return None
+        if head.number < self.number:
+            return f"entry {head.number + 1} was added by hand (the last one written is entry {head.number})"
+        return None if head.hash == self.hash else f"entry {self.number} is not the one that was written last"
 
 
 def of_decision(decision: Decision) -> AuditEntry | None:

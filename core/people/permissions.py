@@ -68,6 +68,9 @@ def may(identity: Identity, action: Action) -> bool:
     return action in _MAY[identity.role]
 
 
-def scope(identity: Identity) -> str | None:
-    """Return the tenant whose batches who asks may see, `None` for all: operators see every team's."""
-    return None if identity.role.includes(Role.OPERATOR) else identity.tenant
+def scope(identity: Identity, *, all_from: Role = Role.OPERATOR) -> str | None:
+    """Return the tenant to which who asks is bound, `None` for all: operators see every team's batches.
+
+    `all_from` is the least role that is bound to none.
+    """
+    return None if identity.role.includes(all_from) else identity.tenant

@@ -7,7 +7,7 @@ from datetime import datetime
 from core.errors import InvalidValue
 from core.people.accounts import Account, check_password
 from core.people.acting import By
-from core.people.audit import COMMAND_LINE, AuditEntry, check_reason
+from core.people.audit import BROWSER, COMMAND_LINE, AuditEntry, check_reason
 from core.people.identity import Role
 from core.people.names import account_name, check_name
 from core.people.passwords import Passwords
@@ -40,7 +40,9 @@ class AccountPatch:
 class Roster:
     """Makes and changes accounts; each change is in force here when it returns, elsewhere within 5 s.
 
-    There is always an admin who may sign in, once there was one. Raises InvalidValue, naming the field, and NotFound.
+    There is always an admin who may sign in, once there was one. With `require_reason` a change without a reason is an
+    InvalidValue, but for one's own password and sessions, and for commands. Raises InvalidValue, naming the field, and
+    NotFound.
     """
 
     def __init__(self, *, store: PeopleStore, clock: Clock, passwords: Passwords, require_reason: bool = False) -> None:
@@ -86,6 +88,7 @@ class Roster:
 
     async def set_password(self, name: str, password: str, *, by: By) -> Account:
         """Give an account a password, in place of whatever it signed in with, and sign it out everywhere."""
+        self._check(by, own=name)
         name, now = account_name(name), self._clock.now()
         hashed = await self._passwords.hash(check_password(password, name))
 
@@ -100,12 +103,15 @@ class Roster:
         if not ended:
             return 0
         names = sorted({session.account for session in ended})
+        self._check(by, own=names[0] if len(names) == 1 else None)
         target = f"account:{names[0]}" if len(names) == 1 else "sessions"
         entry = by.entry(self._clock.now(), "sign-in.ended", target, before=[session.id for session in ended])
         return await self._store.end_sessions([session.id for session in ended], entry=entry)
 
-    def _check(self, by: By) -> None:
-        check_reason(by.reason, required=self._require_reason and by.way != COMMAND_LINE)
+    def _check(self, by: By, *, own: str | None = None) -> None:
+        """Raise InvalidValue where a reason is missing; nobody needs one for what is his own, nor for a command."""
+        free = by.way == COMMAND_LINE or (by.way == BROWSER and by.name == own)
+        check_reason(by.reason, required=self._require_reason and not free)
 
 
 def _is_admin(account: Account) -> bool:

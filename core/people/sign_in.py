@@ -1,7 +1,7 @@
 """Signing in: by password, by the one-time set-up link, or on the word of a proxy or provider."""
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from math import ceil
@@ -9,7 +9,7 @@ from math import ceil
 from core.errors import InvalidValue, NotFound, RequestError
 from core.people.accounts import Account, check_password
 from core.people.acting import By
-from core.people.audit import BROWSER
+from core.people.audit import BROWSER, AuditEntry
 from core.people.identity import Role
 from core.people.names import account_name
 from core.people.passwords import Passwords
@@ -137,18 +137,20 @@ class SignIn:
         if not found.active:
             raise _refusal(403, "not_allowed", f"The account {found.name} is disabled.")
         if who.role is not None and who.role is not found.role:
-            found = await self._store.change_account(
-                found.name,
-                lambda account, _: replace(account, role=who.role or account.role),
-                entry=lambda before, after: self._by(who).entry(
-                    self._clock.now(),
-                    "account.change",
-                    f"account:{after.name}",
-                    before=account_json(before),
-                    after=account_json(after),
-                ),
+            found = await self._changed(
+                who, found.name, lambda account: replace(account, role=who.role or account.role)
             )
         return found
+
+    async def _changed(self, who: Vouched, name: str, change: Callable[[Account], Account]) -> Account:
+        """Store what a proxy or provider changes of an account by vouching for it."""
+
+        def entry(before: Account, after: Account) -> AuditEntry:
+            told = account_json(before), account_json(after)
+            now = self._clock.now()
+            return self._by(who).entry(now, "account.change", f"account:{after.name}", before=told[0], after=told[1])
+
+        return await self._store.change_account(name, lambda account, _: change(account), entry=entry)
 
     async def _claimed(self, who: Vouched, accounts: Sequence[Account], new_role: Role | None) -> Account:
         """Return the account that was made for this name beforehand, else a new one."""
@@ -157,9 +159,7 @@ class SignIn:
         if there is not None:
             if there.password is not None or there.subject is not None:
                 raise _refusal(403, "not_allowed", f"The account {name} belongs to somebody else here; ask an admin.")
-            return await self._store.change_account(
-                name, lambda account, _: replace(account, subject=who.subject), entry=None
-            )
+            return await self._changed(who, name, lambda account: replace(account, subject=who.subject))
         role = who.role or new_role
         if role is None:
             raise _refusal(403, "not_allowed", f"{name} has no role here; ask an admin for an account.")

@@ -23,7 +23,8 @@ COLUMNS = (
     "previous",
     "hash",
 )
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""With what a text begins that a spreadsheet may take for a formula; the wide ones where it is set to East Asia."""
 _NOT_TOLD = frozenset({"version"})
 _TOLD_WHOLE = frozenset({"hold", "pause"})
 _SHORT = 3

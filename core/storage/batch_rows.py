@@ -27,7 +27,18 @@ _CHANGING = (
     "max_concurrency",
     "interval_s",
 )
-_FIXED = ("id", "tenant", "key", "endpoint", "input_file_id", "created_at", "dedupe", "output_size", "error_size")
+_FIXED = (
+    "id",
+    "tenant",
+    "key",
+    "endpoint",
+    "input_file_id",
+    "completion_window",
+    "created_at",
+    "dedupe",
+    "output_size",
+    "error_size",
+)
 _COUNTS = ("total", "completed", "failed", "prompt_tokens_total")
 
 

@@ -32,7 +32,7 @@ class SqlBatches:
 
     _database: Database
 
-    async def create(self, batch: Batch, *, again: bool = True) -> Batch:
+    async def create(self, batch: Batch, *, again: bool = True, audit: Sequence[AuditEntry] = ()) -> Batch:
         """Store a new batch, or return the latest one with its `dedupe` of the last 10 minutes."""
         async with self._database.write() as session:
             if batch.dedupe is not None:
@@ -40,6 +40,7 @@ class SqlBatches:
                 if again and (found := await _sent_before(session, batch)) is not None:
                     return found
             await session.execute(insert(BATCHES).values(new_columns(batch)))
+            await append(session, audit)
             return batch
 
     async def batch(self, batch_id: str, *, tenant: str | None = None) -> Batch:

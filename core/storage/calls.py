@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from operator import attrgetter
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_
+from sqlalchemy import ColumnElement, Connection, delete, func, or_
 from sqlmodel import col, select
 
 from core.call_record import COLUMNS, CallQuery, CallRecord
 from core.models import CallRow
+from core.storage.bulk import insert_rows
 from core.storage.database import Database
 from core.storage.tables import CALLS
 
@@ -66,4 +67,4 @@ def _conditions(query: CallQuery) -> list[ColumnElement[bool]]:
 
 
 def _insert(connection: Connection, records: Sequence[CallRecord]) -> None:
-    connection.execute(insert(CALLS), [dict(zip(_STORED, _stored(record), strict=True)) for record in records])
+    insert_rows(connection, CALLS, _STORED, map(_stored, records))

@@ -1,11 +1,12 @@
 """One engine for both databases: SQLite in WAL with immediate write transactions, or PostgreSQL."""
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,13 +62,17 @@ class Database:
         """Run `do` on a connection in one write transaction, committed unless it raises, and return what it returns.
 
         For the hot statements: on SQLite the whole transaction is one hop to a thread, not one for each statement, and
-        one that is not `durable` does not wait for the disk: a power cut, not a crash, may undo it.
+        the next writer need not wait until the disk has it. One that is not `durable` does not wait for that either: a
+        power cut, not a crash, may undo it.
         """
         if self._writer is None:
             async with self._immediate.begin() as connection:
                 return await connection.run_sync(do)
         async with self._turn():
-            return await self._writer.run(do, durable=durable)
+            result = await self._writer.run(do)
+        if durable:
+            await asyncio.to_thread(self._writer.flush)
+        return result
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[AsyncConnection]:
@@ -95,23 +100,35 @@ class Database:
 
 
 class WriterThread:
-    """One thread with connections of its own to a SQLite database; all begin when they are first needed."""
+    """One thread with a connection of its own to a SQLite database; both begin when they are first needed.
+
+    Its commits do not wait for the disk; `flush` does, for all that was committed before.
+    """
 
     def __init__(self, url: URL) -> None:
         self._url = url.set(drivername="sqlite")
-        self._engines: dict[bool, Engine] = {}
+        self._engine: Engine | None = None
         self._thread: ThreadPoolExecutor | None = None
 
-    async def run(self, do: Callable[[Connection], T], *, durable: bool) -> T:
+    async def run(self, do: Callable[[Connection], T]) -> T:
         """Run `do` in a transaction there. Who is cancelled meanwhile leaves only when the transaction is over."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "sqlite writer")
-        job = asyncio.get_running_loop().run_in_executor(self._thread, self._transact, do, durable)
+        job = asyncio.get_running_loop().run_in_executor(self._thread, self._transact, do)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             await asyncio.wait({job})
             raise
+
+    def flush(self) -> None:
+        """Wait until the disk has the write-ahead log. What is no longer in it was flushed when it was taken over."""
+        with suppress(FileNotFoundError):
+            handle = os.open(f"{self._url.database}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
 
     def close(self) -> None:
         """End thread and connection. Legal twice."""
@@ -120,21 +137,19 @@ class WriterThread:
             thread.submit(self._dispose)
             thread.shutdown()
 
-    def _transact(self, do: Callable[[Connection], T], durable: bool) -> T:
-        engine = self._engines.get(durable)
-        if engine is None:
+    def _transact(self, do: Callable[[Connection], T]) -> T:
+        if self._engine is None:
             engine = create_engine(self._url, pool_size=1, **_sqlite_options())
             _listen(engine)
-            if not durable:
-                event.listen(engine, "connect", _wait_for_no_disk)
-            self._engines[durable] = engine = engine.execution_options(immediate=True)
-        with engine.begin() as connection:
+            event.listen(engine, "connect", _wait_for_no_disk)
+            self._engine = engine.execution_options(immediate=True)
+        with self._engine.begin() as connection:
             return do(connection)
 
     def _dispose(self) -> None:
-        for engine in self._engines.values():
-            engine.dispose()
-        self._engines.clear()
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = None
 
 
 def database_url(url: str) -> URL:

@@ -1,5 +1,6 @@
 """The facts of files in SQL; their bytes are the FileStore's."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import and_, delete, exists, or_, tuple_
@@ -8,6 +9,8 @@ from sqlmodel import col, select
 from core.batch.values import StoredFile
 from core.errors import InvalidValue, NotFound
 from core.models import BatchRow, FileRow
+from core.people.audit import AuditEntry
+from core.storage.audit import append
 from core.storage.database import Database
 
 _NEEDED = and_(
@@ -25,12 +28,13 @@ class SqlFiles:
 
     _database: Database
 
-    async def add_file(self, file: StoredFile) -> None:
+    async def add_file(self, file: StoredFile, *, audit: Sequence[AuditEntry] = ()) -> None:
         """Store a file's facts, in place of those it has."""
         columns = _columns(file)
         insert = self._database.insert(FileRow).values(id=file.id, **columns)
         async with self._database.write() as session:
             await session.execute(insert.on_conflict_do_update(index_elements=["id"], set_=columns))
+            await append(session, audit)
 
     async def file(self, file_id: str, *, tenant: str | None) -> StoredFile:
         """Return a file's facts."""
@@ -56,7 +60,7 @@ class SqlFiles:
                 query = query.where(place > cursor if ascending else place < cursor)
             return [_file_of(row) for row in await session.scalars(query)]
 
-    async def delete_file(self, file_id: str, *, tenant: str | None) -> None:
+    async def delete_file(self, file_id: str, *, tenant: str | None, audit: Sequence[AuditEntry] = ()) -> None:
         """Forget a file that no batch needs any more."""
         async with self._database.write() as session:
             row = _visible(await session.get(FileRow, file_id, with_for_update=True), file_id, tenant)
@@ -65,6 +69,7 @@ class SqlFiles:
             if batch is not None:
                 raise InvalidValue("file_id", f"{batch} still needs this file; cancel that batch or wait for its end")
             await session.execute(delete(FileRow).where(col(FileRow.id) == row.id))
+            await append(session, audit)
 
     async def expired_files(self, *, now: datetime, limit: int) -> list[StoredFile]:
         """Return files whose time is over and that no batch needs any more."""

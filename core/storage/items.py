@@ -1,42 +1,25 @@
-"""The items of batches in SQL: the hot statements, in Core and in bulk.
+"""The items of batches in SQL.
 
 A claim reads two partial indexes, one of items that wait for nothing and one of those that wait for a retry, so that
-its cost does not depend on how many items there are. Their conditions stand as text: with bound values SQLite would
-not use them.
+its cost does not depend on how many items there are.
 """
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Row,
-    Select,
-    TextClause,
-    and_,
-    bindparam,
-    delete,
-    exists,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, case, delete, exists, select, text, update
 
 from core.batch.values import BatchStatus, ClaimedItem, ItemEnd, ItemRow, ItemState, NewItem
 from core.errors import InvalidValue, NotFound
+from core.storage.bulk import insert_rows, rows_text
 from core.storage.database import Database
+from core.storage.item_statements import claim_statement, end_rest_statement, end_statement
 from core.storage.tables import BATCHES, ITEMS
 
-_IN_ONE_QUERY = 500
-_FRESH = text("state = 'pending' AND due = 0")
-_LATER = text("state = 'pending' AND due > 0")
 _RUNNING = text("state = 'running'")
-_CLAIMED = (ITEMS.c.idx, ITEMS.c.custom_id, ITEMS.c.start, ITEMS.c.length, ITEMS.c.model, ITEMS.c.attempts)
 ROW_COLUMNS = (
     ITEMS.c.idx,
     ITEMS.c.custom_id,
@@ -50,54 +33,23 @@ ROW_COLUMNS = (
 )
 _TOKENS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 _FREE = {"state": ItemState.PENDING.value, "due": 0.0, "owner": None, "lease_until": None}
-_IN_PROGRESS = select(BATCHES.c.number).where(
-    BATCHES.c.id == bindparam("batch_id"), BATCHES.c.status == BatchStatus.IN_PROGRESS.value
-)
 
 
-def _pending_where(condition: TextClause) -> Select[Any]:
-    """Return the query of a batch's items; only on PostgreSQL it passes over those that another claims right now."""
-    query = select(*_CLAIMED).where(ITEMS.c.batch == bindparam("number"), condition)
-    return query.limit(bindparam("most")).with_for_update(skip_locked=True)
-
-
-_NEVER_BEGUN = _pending_where(_FRESH).order_by(ITEMS.c.idx)
-_DUE_AGAIN = _pending_where(_LATER).where(ITEMS.c.due <= bindparam("until")).order_by(ITEMS.c.due)
-_CHOSEN = update(ITEMS).where(
-    ITEMS.c.batch == bindparam("of_batch"), ITEMS.c.idx.in_(bindparam("indexes", expanding=True))
-)
-_LEASE = _CHOSEN.values(state=ItemState.RUNNING.value, owner=bindparam("to_owner"), lease_until=bindparam("to_until"))
-_HELD = (
-    select(ITEMS.c.idx)
-    .where(ITEMS.c.batch == bindparam("of_batch"), ITEMS.c.idx.in_(bindparam("indexes", expanding=True)))
-    .where(_RUNNING, ITEMS.c.owner == bindparam("of_owner"))
-    .with_for_update()
-)
-_NEW_COLUMNS = (
-    ITEMS.c.batch,
-    ITEMS.c.idx,
-    ITEMS.c.custom_id,
-    ITEMS.c.start,
-    ITEMS.c.length,
-    ITEMS.c.model,
-    ITEMS.c.prompt_tokens,
-    ITEMS.c.max_tokens,
-    ITEMS.c.state,
-    ITEMS.c.attempts,
-    ITEMS.c.due,
-    ITEMS.c.result_start,
-    ITEMS.c.result_length,
-    ITEMS.c.seconds,
-)
-_NAMES = [column.name for column in _NEW_COLUMNS]
-_INSERT = " ".join(("INSERT INTO", ITEMS.name, f"({', '.join(_NAMES)}) VALUES ({', '.join('?' for _ in _NAMES)})"))
-_END = " ".join(
-    (
-        "UPDATE",
-        ITEMS.name,
-        "SET state = ?, attempts = attempts + ?, due = ?, status_code = ?, error_code = ?, result_start = ?,",
-        "result_length = ?, seconds = ?, owner = NULL, lease_until = NULL WHERE batch = ? AND idx = ?",
-    )
+_NEW = (
+    "batch",
+    "idx",
+    "custom_id",
+    "start",
+    "length",
+    "model",
+    "prompt_tokens",
+    "max_tokens",
+    "state",
+    "attempts",
+    "due",
+    "result_start",
+    "result_length",
+    "seconds",
 )
 _COUNTED = ("completed", "failed", *_TOKENS)
 _COUNT = (
@@ -105,7 +57,15 @@ _COUNT = (
     .where(BATCHES.c.number == bindparam("of_number"))
     .values({name: BATCHES.c[name] + bindparam(f"more_{name}") for name in _COUNTED})
 )
-_COUNT_AND_SIZE = _COUNT.values(output_size=bindparam("to_output_size"), error_size=bindparam("to_error_size"))
+
+
+def _greater(name: str) -> ColumnElement[int]:
+    """Keep the greater of the size that is stored and the one given: another process may have written further."""
+    given = bindparam(f"to_{name}", type_=BATCHES.c[name].type)
+    return case((BATCHES.c[name] < given, given), else_=BATCHES.c[name])
+
+
+_COUNT_AND_SIZE = _COUNT.values({name: _greater(name) for name in ("output_size", "error_size")})
 
 
 class SqlItems:
@@ -114,8 +74,11 @@ class SqlItems:
     _database: Database
 
     async def add_items(self, batch_id: str, items: Sequence[NewItem]) -> None:
-        """Store a run of items. Raises InvalidValue where the batch is validating no more."""
-        await self._database.work(lambda connection: _add(connection, batch_id, items))
+        """Store a run of items. Raises InvalidValue where the batch is validating no more.
+
+        This does not wait for the disk; the update that ends validation does, and with it all that was written before.
+        """
+        await self._database.work(lambda connection: _add(connection, batch_id, items), durable=False)
 
     async def drop_items(self, batch_id: str, *, limit: int) -> int:
         """Delete items of a batch that never left validation, and its counts with the last of them."""
@@ -186,7 +149,7 @@ def _add(connection: Connection, batch_id: str, items: Sequence[NewItem]) -> Non
     if number is None:
         raise InvalidValue("status", f"{batch_id} is validating no more")
     if items:
-        _each(connection, _INSERT, [_new_row(number, item) for item in items])
+        insert_rows(connection, ITEMS, _NEW, (_new_row(number, item) for item in items))
 
 
 def _drop(connection: Connection, batch_id: str, limit: int) -> int:
@@ -204,13 +167,8 @@ def _drop(connection: Connection, batch_id: str, limit: int) -> int:
 def _claim(
     connection: Connection, batch_id: str, limit: int, *, owner: str, due: float, until: float
 ) -> list[ClaimedItem]:
-    number = connection.scalar(_IN_PROGRESS, {"batch_id": batch_id})
-    rows = [] if number is None else _pending(connection, number, limit, due=due)
-    if rows:
-        indexes = [row[0] for row in rows]
-        leased = {"of_batch": number, "indexes": indexes, "to_owner": owner, "to_until": until}
-        connection.execute(_LEASE, leased)
-    return [_claimed(batch_id, row) for row in rows]
+    leased = {"batch": batch_id, "most": limit, "due_until": due, "owner": owner, "until": until}
+    return _claimed(batch_id, connection.execute(claim_statement(connection.dialect), leased))
 
 
 def _finish(
@@ -223,24 +181,22 @@ def _finish(
     numbers = _numbers(connection, by_batch)
     for batch_id in sorted(numbers):  # always in one order, so that no two writers wait for each other
         number, ends = numbers[batch_id], by_batch[batch_id]
-        held = _held(connection, number, [end.index for end in ends], owner)
+        ended = {"rows": rows_text(_end_row(end) for end in ends), "number": number, "owner": owner}
+        held = set(connection.scalars(end_statement(connection.dialect), ended))
         mine = [end for end in ends if end.index in held]
         if mine:
-            _each(connection, _END, [_end_row(number, end) for end in mine])
             _count_ends(connection, number, mine, sizes.get(batch_id))
         kept += mine
     return kept
 
 
 def _end_rest(connection: Connection, batch_id: str, state: ItemState, limit: int) -> list[ClaimedItem]:
-    number = _numbers(connection, [batch_id]).get(batch_id)
-    rows = [] if number is None else _pending(connection, number, limit, due=math.inf)
-    if rows:
-        indexes = [row[0] for row in rows]
-        connection.execute(_CHOSEN.values(state=state.value), {"of_batch": number, "indexes": indexes})
-        counted = update(BATCHES).where(BATCHES.c.number == number)
-        connection.execute(counted.values(failed=BATCHES.c.failed + len(rows)))
-    return [_claimed(batch_id, row) for row in rows]
+    ended = {"batch": batch_id, "most": limit, "due_until": math.inf, "state": state.value}
+    items = _claimed(batch_id, connection.execute(end_rest_statement(connection.dialect), ended))
+    if items:
+        counted = update(BATCHES).where(BATCHES.c.id == batch_id)
+        connection.execute(counted.values(failed=BATCHES.c.failed + len(items)))
+    return items
 
 
 def _prune(connection: Connection, before: datetime, limit: int) -> int:
@@ -255,37 +211,10 @@ def _numbers(connection: Connection, batch_ids: Iterable[str]) -> dict[str, int]
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def _pending(connection: Connection, number: int, limit: int, *, due: float) -> Sequence[Row[Any]]:
-    """Return pending items: first those whose retry is due by then, after them those that never ran."""
-    rows = list(connection.execute(_DUE_AGAIN, {"number": number, "most": limit, "until": due}))
-    if len(rows) < limit:
-        rows += connection.execute(_NEVER_BEGUN, {"number": number, "most": limit - len(rows)})
-    return sorted(rows, key=lambda row: row[0])
-
-
-def _held(connection: Connection, number: int, indexes: Sequence[int], owner: str) -> set[int]:
-    held: set[int] = set()
-    for start in range(0, len(indexes), _IN_ONE_QUERY):
-        some = indexes[start : start + _IN_ONE_QUERY]
-        held.update(connection.scalars(_HELD, {"of_batch": number, "indexes": some, "of_owner": owner}))
-    return held
-
-
 def _delete_items(connection: Connection, number: int, limit: int) -> int:
     some = select(ITEMS.c.idx).where(ITEMS.c.batch == number).limit(limit)
     gone = connection.execute(delete(ITEMS).where(ITEMS.c.batch == number, ITEMS.c.idx.in_(some)))
     return _count(gone)
-
-
-def _each(connection: Connection, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
-    """Run a statement, with a ? for each value, for every row: as the driver does it, with nothing in between.
-
-    What happens for each row in Python keeps every other thread of the process waiting.
-    """
-    if connection.dialect.name != "sqlite":
-        number = count(1)
-        statement = re.sub(r"\?", lambda _: f"${next(number)}", statement)
-    connection.exec_driver_sql(statement, list(rows))
 
 
 def _new_row(number: int, item: NewItem) -> tuple[object, ...]:
@@ -293,15 +222,15 @@ def _new_row(number: int, item: NewItem) -> tuple[object, ...]:
     return (*placed, item.model, item.prompt_tokens, item.max_tokens, "pending", 0, 0.0, 0, 0, 0.0)
 
 
-def _claimed(batch_id: str, row: Row[Any]) -> ClaimedItem:
-    fields: tuple[Any, ...] = tuple(row)
-    return ClaimedItem(batch_id, *fields)
+def _claimed(batch_id: str, rows: Iterable[Row[Any]]) -> list[ClaimedItem]:
+    fields: list[tuple[Any, ...]] = sorted(tuple(row) for row in rows)
+    return [ClaimedItem(batch_id, *each) for each in fields]
 
 
-def _end_row(number: int, end: ItemEnd) -> tuple[object, ...]:
+def _end_row(end: ItemEnd) -> tuple[object, ...]:
     due = end.not_before.timestamp() if end.not_before is not None else 0.0
     told = (end.status_code, end.error_code, end.offset, end.length, end.seconds)
-    return (end.state.value, int(end.counted), due, *told, number, end.index)
+    return (end.index, int(end.counted), end.state.value, due, *told)
 
 
 def _count_ends(connection: Connection, number: int, ends: Sequence[ItemEnd], sizes: tuple[int, int] | None) -> None:

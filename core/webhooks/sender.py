@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,8 +11,8 @@ import structlog
 from core.batch.wake import Wake
 from core.errors import NotFound
 from core.lifecycle import Service
-from core.ports import Clock, WebhookClient, WebhookStore
-from core.webhooks.signing import headers
+from core.ports import Clock, WebhookStore
+from core.webhooks.posting import Poster
 from core.webhooks.values import Delivery, DeliveryState, Posting
 
 BACK_OFF_S = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
@@ -50,7 +49,7 @@ class WebhookSender(Service):
     """Posts what is due, one event at a time to each endpoint, 32 at a time in all.
 
     Events are in the outbox since the transaction that ended their batch, so that none is lost in a crash; one that was
-    being sent then is sent once more, under the same id. `key` returns an endpoint's signing key.
+    being sent then is sent once more, under the same id.
     """
 
     name = "webhooks"
@@ -59,16 +58,14 @@ class WebhookSender(Service):
         self,
         *,
         store: WebhookStore,
-        client: WebhookClient,
+        poster: Poster,
         clock: Clock,
-        key: Callable[[str], bytes],
         every_s: float = EVERY_S,
     ) -> None:
         super().__init__()
         self._store = store
-        self._client = client
+        self._poster = poster
         self._clock = clock
-        self._key = key
         self._every_s = every_s
         self._look = Wake()
         self._jobs: dict[str, asyncio.Task[None]] = {}
@@ -92,7 +89,7 @@ class WebhookSender(Service):
         for job in jobs:
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
-        await self._client.close()
+        await self._poster.close()
 
     async def _begin(self) -> None:
         free = AT_ONCE - len(self._jobs)
@@ -112,7 +109,9 @@ class WebhookSender(Service):
     async def _deliver(self, delivery: Delivery) -> None:
         try:
             endpoint = await self._store.webhook(delivery.endpoint, tenant=None)
-            posting = await self._post(endpoint.url, delivery)
+            if endpoint.disabled_at is not None:
+                return
+            posting = await self._poster.post(endpoint, delivery.event)
             tried = after(delivery, posting, self._clock.now(), random.uniform(-1, 1))
             await self._store.end_attempt(tried)
         except NotFound:
@@ -124,11 +123,6 @@ class WebhookSender(Service):
             log.warning(
                 "a webhook is given up", endpoint=tried.endpoint, event_id=tried.event.id, attempts=tried.attempts
             )
-
-    async def _post(self, url: str, delivery: Delivery) -> Posting:
-        body = delivery.event.body()
-        signed = headers(self._key(delivery.endpoint), event=delivery.event.id, at=self._clock.now(), body=body)
-        return await self._client.post(url, signed, body)
 
     async def _prune(self) -> None:
         now = self._clock.now()

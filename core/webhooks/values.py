@@ -1,6 +1,8 @@
 """What endpoints, events and deliveries are. Values, no I/O. Instants are aware and in UTC."""
 
 import hashlib
+import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -11,15 +13,16 @@ from core.batch.values import Batch, BatchStatus
 
 
 class EventType(StrEnum):
-    """What is told: that a batch reached a final status. The names are OpenAI's."""
+    """What is told: that a batch reached a final status (the names are OpenAI's); or only that telling works."""
 
     COMPLETED = "batch.completed"
     FAILED = "batch.failed"
     EXPIRED = "batch.expired"
     CANCELLED = "batch.cancelled"
+    TEST = "webhook.test"
 
 
-EVENTS: dict[BatchStatus, EventType] = {
+EVENTS: Mapping[BatchStatus, EventType] = {
     BatchStatus.COMPLETED: EventType.COMPLETED,
     BatchStatus.FAILED: EventType.FAILED,
     BatchStatus.EXPIRED: EventType.EXPIRED,
@@ -29,7 +32,11 @@ EVENTS: dict[BatchStatus, EventType] = {
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a tenant wants to be told, and of what. Its signing secret is not kept (see `core.webhooks.signing`)."""
+    """Where a tenant wants to be told, and of what. Its signing secret is not kept (see `core.webhooks.signing`).
+
+    `rotations` counts how often it got a new secret; until `old_until` messages are signed with the one before, too.
+    While it is disabled nothing is sent to it, and of batches that end then it is not told.
+    """
 
     id: str
     tenant: str
@@ -37,11 +44,21 @@ class Endpoint:
     events: tuple[EventType, ...]
     created_at: datetime
     description: str = ""
+    rotations: int = 0
+    old_until: datetime | None = None
+    disabled_at: datetime | None = None
+
+    def overlaps(self, now: datetime) -> bool:
+        """Tell whether messages are signed with the secret from before the last rotation, too."""
+        return self.old_until is not None and now < self.old_until
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One end of a batch. All endpoints, and all attempts, get the same `id`, so that receivers can tell repeats."""
+    """One end of a batch. All endpoints, and all attempts, get the same `id`, so that receivers can tell repeats.
+
+    That of a test names the endpoint in the place of a batch.
+    """
 
     id: str
     type: EventType
@@ -70,6 +87,11 @@ def event_of(batch: Batch) -> Event:
     return Event(f"evt_{name}", kind, batch.id, ended)
 
 
+def trial_of(endpoint: Endpoint, now: datetime) -> Event:
+    """Return an event that tells nothing but that it arrives."""
+    return Event(f"evt_{secrets.token_hex(16)}", EventType.TEST, endpoint.id, now)
+
+
 class DeliveryState(StrEnum):
     """Pending deliveries are still tried; given up are those that failed too often."""
 
@@ -95,6 +117,15 @@ class Delivery:
     last_at: datetime | None = None
     status: int | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How an endpoint fares: events that failed so far and are tried on, that were given up, and the last attempt."""
+
+    failing: int = 0
+    given_up: int = 0
+    last: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,18 @@ PAGES = [
     "/accounts?edit=",
     "/accounts?edit=bob",
     "/account",
+    "/webhooks",
+    "/webhooks?new=",
+    "/webhooks/{webhook}",
+    "/webhooks/rotate?id={webhook}",
+    "/webhooks/delete?id={webhook}",
 ]
 
 
 @pytest.fixture(scope="module")
 def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     """Tidegate with two tenants, keys in every state, and three accounts."""
-    with gate(tmp_path_factory.mktemp("office") / "data", slots=8) as running:
+    with gate(tmp_path_factory.mktemp("office") / "data", slots=8, webhook_hosts=["127.0.0.1"]) as running:
         headers = {"origin": running.url}
         with httpx2.Client(base_url=running.url, headers=headers) as admin:
             form = {"name": "ann", "role": "admin", "password": PASSWORD}
@@ -44,6 +49,13 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
                 assert admin.post("/api/keys", json=given).status_code == 201
             admin.post("/api/keys/indexer/rotate", json={})
             admin.delete("/api/keys/gone")
+            for path in ("nowhere", "resting", "new"):
+                hook = {"url": f"http://127.0.0.1:9/{path}", "description": path}
+                made = admin.post("/api/webhooks", json=hook).raise_for_status().json()["id"]
+                if path == "nowhere":
+                    assert admin.post(f"/api/webhooks/{made}/test").json()["state"] == "given_up"
+                elif path == "resting":
+                    admin.patch(f"/api/webhooks/{made}", json={"disabled": True}).raise_for_status()
             for name, role in (("bob", "viewer"), ("olga", "operator")):
                 given = {"name": name, "role": role, "password": PASSWORD}
                 assert admin.post("/api/accounts", json=given).status_code == 201
@@ -52,7 +64,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
 
 @pytest.fixture
 async def empty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gate]:
-    with gate(tmp_path_factory.mktemp("empty") / "data") as running:
+    with gate(tmp_path_factory.mktemp("empty") / "data", webhook_hosts=["127.0.0.1"]) as running:
         yield running
 
 
@@ -80,8 +92,9 @@ async def test_every_page_is_accessible_fits_the_screen_and_keeps_the_policy(
     await tab.page.goto("/sign-in")
     await checked(tab, "sign-in")
     await sign_in(tab.page)
+    webhook = (await office.runtime.webhooks.endpoints(None))[0].id
     for path in PAGES:
-        await tab.page.goto(path)
+        await tab.page.goto(path.format(webhook=webhook))
         await checked(tab, path)
     assert await tab.faults() == []
 
@@ -168,6 +181,37 @@ async def test_without_javascript_everything_can_be_done_from_the_first_account_
     await page.goto("/account")
     await page.get_by_role("button", name="Sign out ann").click()
     await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+async def test_a_webhook_is_added_tested_disabled_rotated_and_deleted(
+    chromium: Browser, contexts: list[BrowserContext], empty: Gate, javascript: bool
+) -> None:
+    tab = await open_tab(chromium, contexts, empty.url, javascript=javascript, width=360)
+    page, host = tab.page, empty.model.removeprefix("http://")
+    await page.goto("/")
+    await page.get_by_role("navigation").get_by_role("link", name="Webhooks").click()
+    await page.get_by_role("link", name="Add a webhook").click()
+    await page.get_by_label("Address").fill(f"{empty.model}/v1/chat/completions")
+    await page.get_by_label("expired").uncheck()
+    await page.get_by_role("button", name="Add the webhook").click()
+    first = await page.get_by_label("The signing secret").input_value()
+    assert first.startswith("whsec_")
+    await page.get_by_role("link", name="I have copied it").click()
+    await page.get_by_role("button", name="Send a test").click()
+    await expect(page.get_by_role("status").filter(has_text="The test arrived: status 200.")).to_be_visible()
+    await page.get_by_role("button", name="Disable it").click()
+    await expect(page.get_by_role("button", name="Enable it")).to_be_visible()
+    await page.get_by_role("link", name="Rotate the secret").click()
+    await page.get_by_role("button", name="Rotate the secret").click()
+    assert await page.get_by_label("The signing secret").input_value() != first
+    await page.get_by_role("link", name="I have copied it").click()
+    await page.get_by_role("link", name="Delete…").click()
+    await page.get_by_label(f"Type {host}").fill(host)
+    await page.get_by_role("button", name="Delete the webhook").click()
+    await expect(page.get_by_text("Nobody is told.")).to_be_visible()
+    if javascript:
+        assert await tab.faults() == []
 
 
 @pytest.mark.parametrize("name", ["bob", "olga"])

@@ -1,9 +1,9 @@
 """A load generator that costs next to nothing: `python client.py PORT JSON` prints what it measured as JSON.
 
-The JSON names the kind of load: `{"kind": "requests", "connections": 64, "seconds": 5}` sends as fast as answers come;
-with `"rate": 300` so many a second, timed from when each was due. `{"kind": "streams", "streams": 200, "chunks": 100,
-"gap": 0.05}` opens so many streams and follows them to their end; `"hold"` keeps them open until a line comes on
-standard input, having printed "open" once all have their first event.
+The JSON names the kind of load: `{"kind": "requests", "connections": 64, "seconds": 5}` sends as fast as answers come,
+with `"body"` that body; with `"rate": 300` so many a second, timed from when each was due. `{"kind": "streams",
+"streams": 200, "chunks": 100, "gap": 0.05}` opens so many streams and follows them to their end; `"hold"` keeps them
+open until a line comes on standard input, having printed "open" once all have their first event.
 """
 
 import asyncio
@@ -94,8 +94,8 @@ async def connect(port: int, number: int, make: Callable[[], Any]) -> list[Any]:
     return made
 
 
-async def as_fast_as_it_goes(port: int, connections: int, seconds: float) -> dict[str, Any]:
-    call, times = request(CALL), []
+async def as_fast_as_it_goes(port: int, connections: int, seconds: float, body: bytes) -> dict[str, Any]:
+    call, times = request(body), []
     end = time.monotonic() + 3600
 
     def again(connection: Connection) -> None:
@@ -197,7 +197,8 @@ async def main(port: int, load: dict[str, Any]) -> None:
     elif "rate" in load:
         result = await at_a_rate(port, load["connections"], load["seconds"], load["rate"])
     else:
-        result = await as_fast_as_it_goes(port, load["connections"], load["seconds"])
+        body = json.dumps(load["body"]).encode() if "body" in load else CALL
+        result = await as_fast_as_it_goes(port, load["connections"], load["seconds"], body)
     print(json.dumps(result), flush=True)
 
 

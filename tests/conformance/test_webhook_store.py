@@ -10,14 +10,19 @@ from core.batch.states import move
 from core.batch.values import Batch, BatchStatus, ItemEnd, ItemState, NewItem
 from core.batch.views import BatchFilter, ErrorKind, ItemFilter
 from core.errors import InvalidValue, NotFound, StaleVersion
+from core.people.audit import AuditEntry, AuditQuery
 from core.storage.store import SqlStore
-from core.webhooks.values import Delivery, DeliveryState, Endpoint, EventType, event_of
+from core.webhooks.values import Delivery, DeliveryState, Endpoint, EventType, Health, event_of, trial_of
 
 pytestmark = pytest.mark.anyio
 
 NOW = datetime(2026, 12, 9, 12, 0, 0, 5, tzinfo=UTC)
 UNTIL = NOW + timedelta(seconds=60)
 ENDPOINT = Endpoint("we_1", "search", "https://example.com/é?x=1", (EventType.FAILED,), NOW, "on call")
+
+
+def told(*endpoints: Endpoint) -> AuditEntry:
+    return AuditEntry(NOW, "ada", "webhook.change", f"webhook:{endpoints[0].id}", after=endpoints[-1].rotations)
 
 
 def batch_named(batch_id: str, **changes: object) -> Batch:
@@ -45,7 +50,7 @@ async def claim(store: SqlStore, *busy: str, now: datetime = NOW, limit: int = 1
 
 
 async def test_an_endpoint_comes_back_as_it_was_stored(store: SqlStore) -> None:
-    await store.add_webhook(ENDPOINT, most=1)
+    await store.add_webhook(ENDPOINT, most=1, audit=[])
     assert await store.webhook("we_1", tenant="search") == ENDPOINT
     assert await store.webhooks(tenant="search") == await store.webhooks(tenant=None) == [ENDPOINT]
     assert await store.webhooks(tenant="other") == []
@@ -53,11 +58,11 @@ async def test_an_endpoint_comes_back_as_it_was_stored(store: SqlStore) -> None:
         with pytest.raises(NotFound):
             await store.webhook(name, tenant=tenant)
     with pytest.raises(InvalidValue, match="one too many"):
-        await store.add_webhook(replace(ENDPOINT, id="we_2"), most=1)
+        await store.add_webhook(replace(ENDPOINT, id="we_2"), most=1, audit=[])
 
 
 async def test_the_end_of_a_batch_enters_the_outbox_once(store: SqlStore) -> None:
-    await store.add_webhook(ENDPOINT, most=9)
+    await store.add_webhook(ENDPOINT, most=9, audit=[])
     batch = await failed(store, "batch_1")
     await store.update(batch)
     (row,) = await store.deliveries("we_1", limit=9)
@@ -66,7 +71,7 @@ async def test_the_end_of_a_batch_enters_the_outbox_once(store: SqlStore) -> Non
 
 
 async def test_an_end_that_comes_too_late_leaves_no_event(store: SqlStore) -> None:
-    await store.add_webhook(ENDPOINT, most=9)
+    await store.add_webhook(ENDPOINT, most=9, audit=[])
     await store.create(batch_named("batch_1"))
     stale = await store.batch("batch_1")
     await store.update(replace(stale, priority=3))
@@ -77,7 +82,7 @@ async def test_an_end_that_comes_too_late_leaves_no_event(store: SqlStore) -> No
 
 async def test_claims_give_the_oldest_of_each_endpoint_to_one_claimer_until_the_lease_ends(store: SqlStore) -> None:
     for name in ("we_1", "we_2"):
-        await store.add_webhook(replace(ENDPOINT, id=name), most=9)
+        await store.add_webhook(replace(ENDPOINT, id=name), most=9, audit=[])
     first, second = await failed(store, "batch_1"), await failed(store, "batch_2")
     assert await claim(store, now=NOW - timedelta(seconds=1)) == []
     assert [row.endpoint for row in await claim(store, "we_2")] == ["we_1"]
@@ -91,14 +96,14 @@ async def test_claims_give_the_oldest_of_each_endpoint_to_one_claimer_until_the_
 async def test_two_claimers_never_get_the_same(store: SqlStore) -> None:
     names = [f"we_{number}" for number in range(8)]
     for name in names:
-        await store.add_webhook(replace(ENDPOINT, id=name), most=9)
+        await store.add_webhook(replace(ENDPOINT, id=name), most=9, audit=[])
     await failed(store, "batch_1")
     found = await asyncio.gather(*(claim(store) for _ in range(4)))
     assert sorted(row.endpoint for rows in found for row in rows) == names
 
 
 async def test_attempts_are_kept_and_ended_deliveries_are_pruned(store: SqlStore) -> None:
-    await store.add_webhook(ENDPOINT, most=9)
+    await store.add_webhook(ENDPOINT, most=9, audit=[])
     await failed(store, "batch_1")
     (row,) = await claim(store)
     again = replace(row, attempts=1, due=UNTIL, last_at=NOW, error="no connection")
@@ -114,13 +119,88 @@ async def test_attempts_are_kept_and_ended_deliveries_are_pruned(store: SqlStore
 
 
 async def test_an_endpoint_that_is_deleted_leaves_nothing(store: SqlStore) -> None:
-    await store.add_webhook(ENDPOINT, most=9)
+    await store.add_webhook(ENDPOINT, most=9, audit=[])
     await failed(store, "batch_1")
     with pytest.raises(NotFound):
-        await store.delete_webhook("we_1", tenant="other")
-    await store.delete_webhook("we_1", tenant="search")
+        await store.delete_webhook("we_1", tenant="other", entry=told)
+    await store.delete_webhook("we_1", tenant="search", entry=told)
     assert await store.deliveries("we_1", limit=9) == []
     assert await claim(store) == []
+
+
+# Changes
+
+
+async def actions(store: SqlStore) -> list[str]:
+    return [record.entry.action for record in await store.audit(AuditQuery())]
+
+
+def rotated(endpoint: Endpoint) -> Endpoint:
+    return replace(endpoint, rotations=endpoint.rotations + 1, old_until=UNTIL)
+
+
+async def test_each_change_and_its_audit_entry_are_one_transaction(store: SqlStore) -> None:
+    await store.add_webhook(ENDPOINT, most=1, audit=[told(ENDPOINT)])
+    with pytest.raises(InvalidValue, match="one too many"):
+        await store.add_webhook(replace(ENDPOINT, id="we_2"), most=1, audit=[told(ENDPOINT)])
+    changed = await store.change_webhook("we_1", rotated, tenant="search", entry=told)
+    assert changed == await store.webhook("we_1", tenant=None) == rotated(ENDPOINT)
+    for tenant, change in (("search", lambda endpoint: endpoint), ("other", rotated)):
+        try:
+            await store.change_webhook("we_1", change, tenant=tenant, entry=told)
+        except NotFound:
+            assert tenant == "other"
+
+    def broken(*endpoints: Endpoint) -> AuditEntry:
+        raise ValueError("no entry")
+
+    with pytest.raises(ValueError, match="no entry"):
+        await store.change_webhook("we_1", rotated, tenant=None, entry=broken)
+    with pytest.raises(ValueError, match="no entry"):
+        await store.delete_webhook("we_1", tenant=None, entry=broken)
+    assert await store.webhook("we_1", tenant=None) == changed
+    await store.delete_webhook("we_1", tenant="search", entry=told)
+    assert await actions(store) == ["webhook.change"] * 3
+
+
+async def test_changes_at_the_same_time_are_all_made(store: SqlStore) -> None:
+    await store.add_webhook(ENDPOINT, most=1, audit=[])
+    await asyncio.gather(*(store.change_webhook("we_1", rotated, tenant=None, entry=told) for _ in range(5)))
+    assert (await store.webhook("we_1", tenant=None)).rotations == 5
+    assert sorted(record.entry.after for record in await store.audit(AuditQuery())) == [1, 2, 3, 4, 5]
+
+
+async def test_an_endpoint_that_rests_is_told_of_no_end_and_gets_what_was_pending_later(store: SqlStore) -> None:
+    await store.add_webhook(ENDPOINT, most=1, audit=[])
+    first = await failed(store, "batch_1")
+    await store.change_webhook("we_1", lambda each: replace(each, disabled_at=NOW), tenant=None, entry=told)
+    await failed(store, "batch_2")
+    assert await claim(store) == []
+    await store.change_webhook("we_1", lambda each: replace(each, disabled_at=None), tenant=None, entry=told)
+    assert [row.event.batch for row in await claim(store)] == [first.id]
+
+
+async def test_how_endpoints_fare_is_counted_and_the_last_attempt_is_told(store: SqlStore) -> None:
+    assert await store.webhook_health(["we_1"]) == {}
+    for name in ("we_1", "we_2", "we_3"):
+        await store.add_webhook(replace(ENDPOINT, id=name), most=9, audit=[])
+    for number in range(3):
+        await failed(store, f"batch_{number}")
+    (first, second), now = (await claim(store))[:2], NOW + timedelta(seconds=1)
+    assert {first.endpoint, second.endpoint} <= {"we_1", "we_2", "we_3"}
+    gone = replace(first, state=DeliveryState.GIVEN_UP, attempts=9, due=None, last_at=now, status=500)
+    tried = replace(second, attempts=1, due=UNTIL, last_at=NOW, error="no connection")
+    test = Delivery(0, first.endpoint, trial_of(ENDPOINT, NOW), DeliveryState.DELIVERED, 1, last_at=NOW, status=200)
+    await store.end_attempt(gone)
+    await store.end_attempt(tried)
+    await store.add_delivery(test)
+    health = await store.webhook_health(["we_1", "we_2", "we_3", "nothing"])
+    assert health[first.endpoint] == Health(failing=0, given_up=1, last=gone)
+    assert health[second.endpoint] == Health(failing=1, given_up=0, last=tried)
+    (third,) = {"we_1", "we_2", "we_3"} - {first.endpoint, second.endpoint}
+    assert health[third] == Health()
+    (row, *_) = await store.deliveries(first.endpoint, limit=9)
+    assert row == replace(test, number=row.number)
 
 
 # What pages ask

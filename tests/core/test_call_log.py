@@ -60,6 +60,23 @@ def end(log: CallLog, name: str = "req_1", **fields: object) -> None:
     log.of_pool("large")(made, seen, Outcome.SUCCESS, 200, 12.0)
 
 
+async def test_what_ends_while_others_are_stored_waits_for_the_next_time() -> None:
+    store = Store()
+    log = log_on(store)
+    stored = store.add_calls
+
+    async def add_calls(records: Sequence[CallRecord]) -> None:
+        await stored(records)
+        end(log, f"req_{len(store.rows) + 1}")
+
+    store.add_calls = add_calls  # type: ignore[method-assign]
+    end(log)
+    await log.flush()
+    assert [len(group) for group in store.groups] == [1]
+    await log.flush()
+    assert [record.request for record in store.rows] == ["req_1", "req_2"]
+
+
 async def test_a_call_becomes_a_row_with_its_waits_and_tokens_and_no_text() -> None:
     store = Store()
     log = log_on(store)

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,14 +19,19 @@ from starlette.routing import Route
 from core.addresses import is_public, parse_address
 from core.batch.states import move
 from core.batch.values import Batch, BatchStatus
-from core.errors import InvalidValue, NotFound
+from core.errors import InvalidValue, NotFound, RequestError
+from core.people.acting import By
+from core.people.audit import AuditEntry, AuditQuery
 from core.webhook_client import NOT_ALLOWED, HttpWebhookClient
+from core.webhooks import registry as webhook_registry
+from core.webhooks.posting import Poster
 from core.webhooks.registry import MOST, Webhooks
 from core.webhooks.sender import AT_ONCE, BACK_OFF_S, WebhookSender, after
 from core.webhooks.signing import endpoint_key, headers, told_secret
 from core.webhooks.targets import checked_url
 from core.webhooks.values import Delivery, DeliveryState, Endpoint, Event, EventType, Posting, event_of
 from tests.batch_house import House, house, jsonl, line
+from tests.fakes_people import ADA
 from tests.servers import running
 
 pytestmark = pytest.mark.anyio
@@ -36,12 +41,8 @@ MASTER = b"m" * 32
 NOW = datetime(2026, 12, 9, 12, tzinfo=UTC)
 
 
-def key(endpoint: str) -> bytes:
-    return endpoint_key(MASTER, endpoint)
-
-
 def secret_of(endpoint: Endpoint) -> str:
-    return told_secret(key(endpoint.id))
+    return told_secret(endpoint_key(MASTER, endpoint))
 
 
 @dataclass
@@ -95,16 +96,21 @@ class Posts:
         self.closed = True
 
 
-def registry(parts: House) -> Webhooks:
-    return Webhooks(store=parts.store, clock=parts.clock, hosts=HOSTS, key=key)
+def poster(parts: House, client: Any) -> Poster:
+    return Poster(client=client, clock=parts.clock, key=lambda: MASTER)
+
+
+def registry(parts: House, client: Any = None, **options: Any) -> Webhooks:
+    posts = poster(parts, client or Posts())
+    return Webhooks(store=parts.store, poster=posts, clock=parts.clock, hosts=HOSTS, **options)
 
 
 def sender(parts: House, client: Any) -> WebhookSender:
-    return WebhookSender(store=parts.store, client=client, clock=parts.clock, key=key, every_s=0.02)
+    return WebhookSender(store=parts.store, poster=poster(parts, client), clock=parts.clock, every_s=0.02)
 
 
 async def endpoint(parts: House, url: str = "https://example.com/hook", **given: Any) -> Endpoint:
-    return (await registry(parts).create(given.pop("tenant", "t"), url=url, **given))[0]
+    return (await registry(parts).create(given.pop("tenant", "t"), url=url, by=ADA, **given))[0]
 
 
 async def ended(parts: House, status: BatchStatus = BatchStatus.FAILED, *, tenant: str = "t") -> Batch:
@@ -139,7 +145,7 @@ async def until(condition: Any, what: str) -> None:
 
 async def test_the_openai_sdk_verifies_what_arrives(parts: House, receiver: Receiver) -> None:
     parts.clock.time = datetime.now(UTC)
-    made, secret = await registry(parts).create("t", url=f"{receiver.url}/hook")
+    made, secret = await registry(parts).create("t", url=f"{receiver.url}/hook", by=ADA)
     batches = {kind: await ended(parts, kind) for kind in BatchStatus if kind.value in str([*EventType])}
     work = sender(parts, HttpWebhookClient(hosts=HOSTS))
     work.start()
@@ -162,12 +168,14 @@ async def test_the_openai_sdk_verifies_what_arrives(parts: House, receiver: Rece
 async def test_a_wrong_secret_a_changed_body_and_an_old_message_are_refused_by_the_sdk() -> None:
     event = Event("evt_1", EventType.COMPLETED, "batch_1", datetime.now(UTC))
     body, client = event.body(), OpenAI(api_key="unused", base_url="http://127.0.0.1:9/v1")
-    good = headers(key("we_1"), event=event.id, at=datetime.now(UTC), body=body)
-    client.webhooks.unwrap(body, good, secret=told_secret(key("we_1")))
-    old = headers(key("we_1"), event=event.id, at=datetime.now(UTC) - timedelta(seconds=400), body=body)
-    for text, heads, secret in ((body, good, "we_2"), (body + b" ", good, "we_1"), (body, old, "we_1")):
+    one = Endpoint("we_1", "t", "https://example.com/hook", (EventType.COMPLETED,), NOW)
+    other, key = replace(one, id="we_2"), endpoint_key(MASTER, one)
+    good = headers([key], event=event.id, at=datetime.now(UTC), body=body)
+    client.webhooks.unwrap(body, good, secret=secret_of(one))
+    old = headers([key], event=event.id, at=datetime.now(UTC) - timedelta(seconds=400), body=body)
+    for text, heads, whose in ((body, good, other), (body + b" ", good, one), (body, old, one)):
         with pytest.raises(InvalidWebhookSignatureError):
-            client.webhooks.unwrap(text, heads, secret=told_secret(key(secret)))
+            client.webhooks.unwrap(text, heads, secret=secret_of(whose))
 
 
 # Outbox
@@ -328,10 +336,10 @@ async def test_a_deleted_endpoint_takes_its_deliveries_with_it(parts: House) -> 
     found = await endpoint(parts)
     await ended(parts)
     (row,) = await pending(parts, found)
-    await registry(parts).delete(found.id, tenant="t")
+    await registry(parts).delete(found.id, tenant="t", by=ADA)
     await parts.store.end_attempt(after(row, Posting(200), parts.clock.now(), 0.0))
     assert await pending(parts, found) == []
-    for use in (registry(parts).endpoint(found.id, tenant="t"), registry(parts).delete(found.id, tenant="t")):
+    for use in (registry(parts).endpoint(found.id, tenant="t"), registry(parts).delete(found.id, tenant="t", by=ADA)):
         with pytest.raises(NotFound):
             await use
 
@@ -344,6 +352,136 @@ async def test_a_tenant_may_have_only_so_many_endpoints_and_sees_only_its_own(pa
     assert {each.id for each in await registry(parts).endpoints("t")} == {each.id for each in made}
     with pytest.raises(NotFound):
         await registry(parts).deliveries(made[0].id, tenant="other", limit=10)
+
+
+# Changes, and tests of what was set up
+
+
+async def trail(parts: House) -> list[AuditEntry]:
+    return [record.entry for record in await parts.store.audit(AuditQuery(action="webhook"))]
+
+
+async def test_every_change_has_its_entry_in_the_audit_trail(parts: House) -> None:
+    hooks = registry(parts)
+    found, secret = await hooks.create("t", url="https://example.com/hook", by=ADA)
+    for on in (False, False, True):
+        await hooks.switch(found.id, on=on, tenant="t", by=ADA)
+    _, rotated = await hooks.rotate(found.id, tenant="t", by=ADA)
+    await hooks.delete(found.id, tenant="t", by=ADA)
+    entries = (await trail(parts))[::-1]
+    kinds = ("create", "disable", "enable", "rotate", "delete")
+    assert [entry.action for entry in entries] == [f"webhook.{kind}" for kind in kinds]
+    assert {(entry.actor, entry.way, entry.reason, entry.target) for entry in entries} == {
+        ("ada", "browser", "because", f"webhook:{found.id}")
+    }
+    made, off, _, turned, gone = entries
+    assert (made.before, made.after["url"]) == (None, "https://example.com/hook")
+    assert (off.before["disabled"], off.after["disabled"]) == (False, True)
+    assert (turned.before["rotations"], turned.after["rotations"], gone.after) == (0, 1, None)
+    assert not any(text in str(entries) for text in (secret, rotated, secret[6:20], rotated[6:20]))
+
+
+async def test_where_policy_asks_for_a_reason_none_is_taken_without(parts: House) -> None:
+    found, hooks = await endpoint(parts), registry(parts, require_reason=True)
+    silent = replace(ADA, reason=" ")
+    uses: list[Callable[[By], Awaitable[object]]] = [
+        lambda by: hooks.create("t", url="https://example.com/2", by=by),
+        lambda by: hooks.switch(found.id, on=False, tenant="t", by=by),
+        lambda by: hooks.rotate(found.id, tenant="t", by=by),
+        lambda by: hooks.delete(found.id, tenant="t", by=by),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidValue, match="required by policy"):
+            await use(silent)
+    assert len(await trail(parts)) == 1
+    for use in uses:
+        await use(ADA)
+    assert len(await trail(parts)) == 5
+
+
+async def test_after_a_rotation_both_secrets_verify_until_the_overlap_ends(
+    parts: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_registry, "TEST_EVERY_S", 0)
+    posts = HttpWebhookClient(hosts=HOSTS)
+    hooks, client = registry(parts, posts), OpenAI(api_key="unused", base_url="http://127.0.0.1:9/v1")
+    parts.clock.time = datetime.now(UTC)
+    found, first = await hooks.create("t", url=f"{receiver.url}/hook", by=ADA)
+    _, second = await hooks.rotate(found.id, tenant="t", by=ADA, overlap=timedelta(minutes=1))
+    assert first != second
+    await hooks.test(found.id, tenant="t")
+    ((heads, body),) = receiver.got
+    for secret in (first, second):
+        client.webhooks.unwrap(body, heads, secret=secret)
+    parts.clock.time += timedelta(minutes=1)
+    await hooks.test(found.id, tenant="t")
+    heads, body = receiver.got[1]
+    client.webhooks.unwrap(body, heads, secret=second)
+    with pytest.raises(InvalidWebhookSignatureError):
+        client.webhooks.unwrap(body, heads, secret=first)
+    _, third = await hooks.rotate(found.id, tenant="t", by=ADA, overlap=timedelta(0))
+    assert len({first, second, third}) == 3
+    parts.clock.time += timedelta(minutes=1)
+    await hooks.test(found.id, tenant="t")
+    with pytest.raises(InvalidWebhookSignatureError):
+        client.webhooks.unwrap(receiver.got[2][1], receiver.got[2][0], secret=second)
+    await posts.close()
+
+
+async def test_a_test_is_sent_once_and_kept_with_how_it_went(parts: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, posts = await endpoint(parts, events=[EventType.FAILED]), Posts()
+    posts.answers[found.url] = Posting(503)
+    hooks = registry(parts, posts)
+    sent = await hooks.test(found.id, tenant="t")
+    assert (sent.state, sent.status, sent.event.type) == (DeliveryState.GIVEN_UP, 503, EventType.TEST)
+    assert [url for url, _ in posts.sent] == [found.url]
+    (row,) = await pending(parts, found)
+    assert row == replace(sent, number=row.number)
+    assert await parts.store.claim_deliveries(now=NOW + timedelta(days=9), until=NOW, busy=(), limit=9) == []
+    for tenant in ("other", "t"):
+        with pytest.raises(NotFound if tenant == "other" else RequestError) as caught:
+            await hooks.test(found.id, tenant=tenant)
+    assert getattr(caught.value, "code", None) == "tested_just_now"
+    monkeypatch.setattr(webhook_registry, "TEST_EVERY_S", 0)
+    await hooks.test(found.id, tenant="t")
+    assert len(posts.sent) == 2
+
+
+async def test_a_test_follows_no_redirect_and_goes_nowhere_that_events_may_not(
+    parts: House, receiver: Receiver
+) -> None:
+    posts = HttpWebhookClient(hosts=HOSTS)
+    away = registry(parts, posts)
+    found, _ = await away.create("t", url=f"{receiver.url}/away", by=ADA)
+    assert (await away.test(found.id, tenant="t")).status == 307
+    assert receiver.got == []
+    await posts.close()
+    strict = registry(parts, HttpWebhookClient(hosts=()))
+    assert (await strict.test(found.id, tenant="t")).error == NOT_ALLOWED
+
+
+async def test_what_is_disabled_while_it_is_being_sent_is_not_tried_again_before_it_is_enabled(parts: House) -> None:
+    found, posts = await endpoint(parts), Posts()
+    await ended(parts)
+    hooks = registry(parts)
+    await hooks.switch(found.id, on=False, tenant="t", by=ADA)
+    work = sender(parts, posts)
+    other = await endpoint(parts, "https://other.example/", tenant="o")
+    await ended(parts, tenant="o")
+    work.start()
+
+    async def the_other_arrived() -> bool:
+        return (await pending(parts, other))[0].state is DeliveryState.DELIVERED
+
+    await until(the_other_arrived, "the other one is told")
+    assert [url for url, _ in posts.sent] == [other.url]
+    await hooks.switch(found.id, on=True, tenant="t", by=ADA)
+
+    async def it_arrived() -> bool:
+        return (await pending(parts, found))[0].state is DeliveryState.DELIVERED
+
+    await until(it_arrived, "it is told after all")
+    await work.stop()
 
 
 # Where they may not go

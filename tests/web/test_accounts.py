@@ -102,8 +102,8 @@ async def test_a_new_password_signs_out_and_a_bad_one_is_told_at_its_field(home:
 @pytest.mark.parametrize(
     ("role", "seen"),
     [
-        ("viewer", {"Overview", "Batches", "Schedule", "Decisions"}),
-        ("operator", {"Overview", "Batches", "Schedule", "Decisions", "Audit"}),
+        ("viewer", {"Overview", "Batches", "Webhooks", "Schedule", "Decisions"}),
+        ("operator", {"Overview", "Batches", "Webhooks", "Schedule", "Decisions", "Audit"}),
     ],
 )
 async def test_a_role_sees_only_the_pages_and_buttons_that_it_may_use(home: Site, role: str, seen: set[str]) -> None:
@@ -122,3 +122,28 @@ async def test_a_role_sees_only_the_pages_and_buttons_that_it_may_use(home: Site
     assert ("change the zone" in schedule) == may_change
     await home.get("/accounts", status=403)
     await home.get("/tenants", status=403)
+
+
+async def test_where_policy_asks_for_a_reason_every_form_about_others_has_its_field(tmp_path: Path) -> None:
+    async with site(tmp_path, require_reason=True) as home:
+        form = fields(await home.get("/accounts"), "account-form") | {"name": "ann", "password": PASSWORD}
+        assert text((await home.post("/ui/accounts", form)).text, "reason-problem")
+        assert (await home.post("/ui/accounts", form | {"reason": "first"})).status_code == 303
+        assert await add(home, "bob", "admin", reason="second") == 303
+        mine = home.client.cookies["tidegate_session"]
+        form = {"name": "bob", "password": PASSWORD}
+        assert (await home.post("/ui/sign-in", form)).status_code == 303
+        home.client.cookies.set("tidegate_session", mine, domain="127.0.0.1")
+        page = await home.get("/accounts")
+        wanted = {each.account: each.id for each in (await home.runtime.people.store.everyone()).sessions}
+        assert "Why bob is signed out" in page
+        for path, form in (
+            ("/ui/accounts/sign-out", {"session": wanted["bob"]}),
+            ("/ui/accounts/password", {"name": "bob", "password": "another one"}),
+            ("/ui/accounts/change", {"name": "bob", "disabled": "yes"}),
+        ):
+            refused = await home.post(path, form)
+            assert (refused.status_code, "required by policy" in refused.text, path) == (422, True, path)
+            assert (await home.post(path, form | {"reason": "leaked"})).status_code == 303
+        own = {"old": PASSWORD, "password": "another one", "again": "another one"}
+        assert (await home.post("/ui/account/password", own)).status_code == 303

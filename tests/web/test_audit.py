@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from core.batch.service import NewBatch
 from core.call_record import CallRecord
 from core.control.decisions import Decision
 from core.operations import PoolPatch
@@ -125,6 +126,32 @@ async def test_a_revert_of_the_schedule_puts_the_rule_back(here: Site) -> None:
     form = await here.form(f"/audit/{await newest(here)}", "revert-form")
     assert (await here.post("/ui/audit/revert", form | {"reason": "no"})).status_code == 303
     assert here.runtime.schedule.zone == schedule.zone
+
+
+async def test_a_revert_of_a_batch_puts_back_its_pause_or_priority_alone(here: Site) -> None:
+    batches = here.runtime.batches
+    upload = batches.upload()
+    await upload.write(b"{}")
+    file = await upload.finish(tenant="search", filename="x", expires_after=None)
+    await here.runtime.keeper.stop()
+    order = NewBatch("search", "/v1/embeddings", file.id, "24h", name="nightly")
+    batch = await batches.create(order, dedupe="d", again=False)
+    await batches.pause(batch.id, tenant=None, by="ann", reason="costs")
+    paused = await newest(here)
+    await batches.prioritise(batch.id, 7, tenant=None)
+    page = await here.get(f"/audit/{paused}")
+    assert "by ann" in text(page)
+    form = fields(page, "revert-form")
+    assert (await here.post("/ui/audit/revert", form | {"reason": "too dear"})).status_code == 303
+    found = await here.runtime.store.batch(batch.id)
+    assert (found.pause, found.priority) == (None, 7)
+    entry = (await here.runtime.audit.audit(AuditQuery()))[0].entry
+    assert (entry.action, entry.reason) == ("batch.resume", f"reverts entry {paused}: too dear")
+    assert "cannot be put back now" in text(await here.get(f"/audit/{paused}"))
+    answer = await here.post("/ui/audit/revert", form | {"reason": "again"})
+    assert (answer.status_code, "changed the same since" in text(answer.text)) == (422, True)
+    created = await here.runtime.audit.audit(AuditQuery(action="batch.create"))
+    assert "revert-form" not in await here.get(f"/audit/{created[0].number}")
 
 
 async def test_a_revert_without_a_reason_or_on_a_newer_version_changes_nothing(here: Site) -> None:

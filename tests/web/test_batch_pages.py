@@ -16,8 +16,9 @@ from core.batch.residuals import GivenEta
 from core.batch.service import NewBatch
 from core.batch.values import Batch, BatchPause, BatchStatus, Eta, EtaState, ItemEnd, ItemState, Risk
 from core.lanes import Lane
+from core.people.audit import AuditQuery
 from core.people.identity import Identity, Role
-from tests.web.pages import HOME, Site, Tags, links, site, text
+from tests.web.pages import HOME, Site, Tags, fields, links, site, text
 from web import batch_pages
 from web import batch_words as words
 from web.batch_live import joined
@@ -53,7 +54,7 @@ async def made(pages: Site, name: str = "nightly", count: int = 3, **order: Any)
     upload = pages.runtime.batches.upload()
     await upload.write(data)
     file = await upload.finish(tenant=tenant, filename="in.jsonl", expires_after=None)
-    wanted = {"tenant": tenant, "endpoint": ENDPOINT, "window": timedelta(hours=24), "name": name, **order}
+    wanted = {"tenant": tenant, "endpoint": ENDPOINT, "completion_window": "24h", "name": name, **order}
     new = NewBatch(input_file_id=file.id, **wanted)
     batch = await pages.runtime.batches.create(new, dedupe=file.id, again=False)
     return await settled(pages, batch.id, BatchStatus.IN_PROGRESS, BatchStatus.FAILED)
@@ -92,8 +93,13 @@ GOOD, FAILED = ItemState.SUCCEEDED, ItemState.FAILED
 def asking(role: Role, tenant: str = "other") -> Iterator[None]:
     """Let all requests come from somebody who has signed in."""
     who = Identity(tenant, Lane.BATCH, frozenset(Lane), role=role, account="anna")
+
+    async def identify(self: Gate, scope: object) -> Identity:
+        return who
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Gate, "known", lambda self, scope: who)
+        patch.setattr(Gate, "known", lambda self, scope: None)
+        patch.setattr(Gate, "identify", identify)
         yield
 
 
@@ -361,6 +367,92 @@ async def test_nothing_chosen_and_unknown_verbs_are_told(pages: Site) -> None:
     assert "None of them" in text(await pages.get(f"/batches/confirm?action=pause&id={batch.id}", 422))
     assert (await changed(pages, "pause", reason="x")).status_code == 422
     assert (await changed(pages, "explode", batch)).status_code == 404
+
+
+async def undone(pages: Site, answer: httpx2.Response) -> httpx2.Response:
+    """Press Undo on the page that follows a change."""
+    form = fields(await pages.get(answer.headers["location"]), "/ui/batches/undo")
+    return await pages.post("/ui/batches/undo", form)
+
+
+async def test_pause_resume_and_priority_are_undone_as_new_changes(pages: Site) -> None:
+    batch = await made(pages)
+
+    async def now() -> tuple[bool, int]:
+        found = await pages.runtime.store.batch(batch.id)
+        return found.pause is not None, found.priority
+
+    await undone(pages, await changed(pages, "pause", batch, reason="costs"))
+    assert await now() == (False, 0)
+    await undone(pages, await changed(pages, "priority", batch, priority="9"))
+    assert await now() == (False, 0)
+    await changed(pages, "pause", batch, reason="costs")
+    await undone(pages, await changed(pages, "resume", batch))
+    assert await now() == (True, 0)
+    told = [record.entry for record in await pages.runtime.audit.audit(AuditQuery(action="batch"))]
+    assert [(entry.action, entry.reason) for entry in told][:-1] == [
+        ("batch.pause", "undo"),
+        ("batch.resume", ""),
+        ("batch.pause", "costs"),
+        ("batch.priority", "undo"),
+        ("batch.priority", ""),
+        ("batch.resume", "undo: costs"),
+        ("batch.pause", "costs"),
+    ]
+
+
+async def test_an_undo_leaves_alone_what_somebody_else_changed_since_and_puts_back_the_rest(pages: Site) -> None:
+    first, second = await made(pages, "one"), await made(pages, "two")
+    answer = await changed(pages, "priority", first, second, priority="9")
+    await pages.runtime.batches.prioritise(first.id, 3, tenant=None)
+    refused = await undone(pages, answer)
+    assert refused.status_code == 409
+    assert "one: somebody changed the same since." in text(refused.text)
+    assert "two:" not in text(refused.text)
+    found = [(await pages.runtime.store.batch(batch.id)).priority for batch in (first, second)]
+    assert found == [3, 0]
+
+
+async def test_what_cannot_be_undone_offers_no_undo_and_each_undo_needs_its_role_and_team(pages: Site) -> None:
+    batch = await made(pages)
+    cancelled = await changed(pages, "cancel", await made(pages, "other"))
+    assert "Undo" not in text(await pages.get(cancelled.headers["location"]))
+    answer = await changed(pages, "pause", batch, reason="costs")
+    token = fields(await pages.get(answer.headers["location"]), "/ui/batches/undo")
+    assert (await pages.post("/ui/undo", token)).status_code == 410
+    with asking(Role.VIEWER, tenant="default"):
+        assert "Undo" not in text(await pages.get(answer.headers["location"]))
+        assert (await pages.post("/ui/batches/undo", token)).status_code == 403
+    tuned = await pages.tune(ceiling="3")
+    pool_token = fields(tuned, "/ui/undo")
+    with asking(Role.MEMBER, tenant="default"):
+        assert (await pages.post("/ui/batches/undo", pool_token)).status_code == 410
+        assert (await pages.post("/ui/undo", pool_token)).status_code == 403
+        assert (await pages.post("/ui/batches/undo", token)).status_code == 303
+        assert (await pages.post("/ui/batches/undo", token)).status_code == 410
+    second = await changed(pages, "pause", batch, reason="costs")
+    token = fields(await pages.get(second.headers["location"]), "/ui/batches/undo")
+    with asking(Role.MEMBER, tenant="other"):
+        assert (await pages.post("/ui/batches/undo", token)).status_code == 409
+    assert (await pages.runtime.store.batch(batch.id)).pause is not None
+
+
+async def test_where_policy_asks_for_a_reason_every_form_has_its_field(tmp_path: Path) -> None:
+    async with site(tmp_path, floor=0, ceiling=0, require_reason=True) as strict:
+        refused = await upload(strict, jsonl(line("a")))
+        assert (refused.status_code, bool(text(refused.text, "reason-problem"))) == (422, True)
+        assert await strict.runtime.store.files(tenant=None, purpose=None, after=None, limit=1, ascending=True) == []
+        answer = await upload(strict, jsonl(line("a")), reason="nightly run")
+        batch = await settled(strict, answer.headers["location"].rpartition("/")[2], BatchStatus.IN_PROGRESS)
+        for action in ("priority", "pause", "resume", "cancel"):
+            page = await strict.get(f"/batches/confirm?action={action}&id={batch.id}")
+            form = fields(page, "change-form") | {"priority": "3"}
+            assert "because" in text(page)
+            refused = await strict.post("/ui/batches/change", form)
+            assert (refused.status_code, bool(text(refused.text, "reason-problem"))) == (422, True)
+            assert (await strict.post("/ui/batches/change", form | {"reason": action})).status_code == 303
+        told = [record.entry.reason for record in await strict.runtime.audit.audit(AuditQuery())]
+        assert told == ["cancel", "resume", "pause", "priority", "nightly run", "nightly run"]
 
 
 async def test_no_form_leads_to_another_site(pages: Site) -> None:

@@ -90,6 +90,11 @@ def test_a_page_of_items_goes_on_after_the_last(house: Gate) -> None:
         ({"options": {"prompt": 7}}, "prompt"),
         ({"options": {"temperature": 1}}, "options.temperature"),
         ({"completion_window": "1m"}, "completion_window"),
+        ({"completion_window": ""}, "completion_window"),
+        ({"completion_window": False}, "completion_window"),
+        ({"inputs": ["a", ""]}, "inputs[1].text"),
+        ({"inputs": [{"doc_id": "x" * 513, "text": "a"}]}, "inputs[0].doc_id"),
+        ({"inputs": [{"doc_id": "a\0b", "text": "a"}]}, "inputs[0].doc_id"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )

@@ -12,12 +12,13 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from openai.types import Batch
+from openai.types import Batch, BatchRequestCounts
 
 from tests.batch_house import ENDPOINT, jsonl, line
 from tests.servers import DEADLINE_S, Gate, gate, until
 
 TERMINAL = ("completed", "failed", "expired", "cancelled")
+NOTHING = BatchRequestCounts(total=0, completed=0, failed=0)
 
 
 @pytest.fixture(scope="module")
@@ -229,10 +230,50 @@ def test_a_body_that_is_no_object_is_refused(still: Gate, body: bytes) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "body")
 
 
-@pytest.mark.parametrize(("window", "hours"), [("1h", 1), ("24h", 24), ("3d", 72), ("14d", 336)])
-def test_a_completion_window_is_kept_as_given(idle: openai.OpenAI, window: str, hours: int) -> None:
+@pytest.mark.parametrize(("window", "hours"), [("1h", 1), ("24h", 24), ("3d", 72), ("72h", 72), ("14d", 336)])
+def test_a_completion_window_is_honoured_and_told_as_given(idle: openai.OpenAI, window: str, hours: int) -> None:
     batch = create(idle, jsonl(chat("a")), completion_window=window)
     assert batch.expires_at == batch.created_at + hours * 3600
+    assert idle.batches.retrieve(batch.id).completion_window == batch.completion_window == window
+
+
+@pytest.mark.parametrize("window", ["0h", "24", "24H", "1w", "337h", "1.5h", "", " 1d", ["24h"], True])
+def test_a_window_that_is_none_is_refused(still: Gate, idle: openai.OpenAI, window: object) -> None:
+    body = {"input_file_id": upload(idle, jsonl(chat("a"))), "endpoint": ENDPOINT, "completion_window": window}
+    answer = httpx2.post(f"{still.url}/v1/batches", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "completion_window")
+
+
+def test_outputs_expire_when_the_order_says_so(api: openai.OpenAI) -> None:
+    after = {"anchor": "created_at", "seconds": 7200}
+    batch = ended(api, create(api, jsonl(chat("a")), output_expires_after=after))
+    output = api.files.retrieve(str(batch.output_file_id))
+    assert output.expires_at == output.created_at + 7200
+    assert (output.purpose, output.filename) == ("batch_output", f"{batch.id}_output.jsonl")
+
+
+def test_what_is_cancelled_while_it_is_checked_has_no_lines_to_tell_of(idle: openai.OpenAI) -> None:
+    batch = create(idle, jsonl(*(chat(f"id-{n}") for n in range(4000))))
+    assert idle.batches.cancel(batch.id).status in ("cancelling", "cancelled")
+    after = reaches(idle, batch, "cancelled")
+    if after.in_progress_at is None:
+        assert (after.request_counts, after.output_file_id, after.error_file_id) == (NOTHING, None, None)
+    else:
+        assert len(lines_of(idle, after.error_file_id)) == 4000
+    assert idle.batches.cancel(batch.id).status == "cancelled"
+
+
+def test_a_create_sent_again_after_a_cancel_is_the_cancelled_batch(idle: openai.OpenAI) -> None:
+    file_id = upload(idle, jsonl(chat("a")))
+
+    def send(key: str) -> str:
+        order: dict[str, Any] = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+        return idle.batches.create(**order, extra_headers={"idempotency-key": key}).id
+
+    first = send("k")
+    idle.batches.cancel(first)
+    assert send("k") == first
+    assert send("other") != first
 
 
 def test_a_cancelled_batch_ends_and_tells_of_every_line(idle: openai.OpenAI) -> None:

@@ -49,18 +49,62 @@ def test_the_export_is_the_whole_trail_oldest_first_as_csv_and_json(data: Path) 
     assert run(data, "export", "--json", "--csv").returncode == 2
 
 
-def test_a_trail_that_was_tampered_with_names_the_first_broken_entry(data: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "data"
+def tampered(data: Path, copy: Path, statements: str) -> None:
+    """Make a copy of the data in which somebody who can get round the triggers did something."""
     copy.mkdir()
-    with sqlite3.connect(data / "tidegate.db") as original, sqlite3.connect(copy / "tidegate.db") as target:
-        original.backup(target)
-        target.execute("DROP TRIGGER audit_no_update")
-        target.execute("UPDATE audit SET reason = 'nothing to see here' WHERE number = 2")
+    original, target = sqlite3.connect(data / "tidegate.db"), sqlite3.connect(copy / "tidegate.db")
+    original.backup(target)
+    for kind in ("update", "delete", "replace"):
+        target.execute(f"DROP TRIGGER audit_no_{kind}")
+    target.executescript(statements)
     original.close()
     target.close()
-    done = run(copy, "verify")
+
+
+LAST = "(SELECT max(number) FROM audit)"
+FORGED = "SELECT {}, at, 'mallory', action, target, before, after, reason, way, hash, hash FROM audit WHERE number ="
+
+
+@pytest.mark.parametrize(
+    ("statements", "fault"),
+    [
+        ("UPDATE audit SET reason = 'nothing to see here' WHERE number = 2", "entry 2 was changed"),
+        ("DELETE FROM audit WHERE number = 2", "entry 2 is missing"),
+        ("DELETE FROM audit WHERE number = 1", "entry 1 is missing"),
+        (f"DELETE FROM audit WHERE number = {LAST}", "is missing (the last one written is entry"),
+        ("DELETE FROM audit", "entry 1 is missing"),
+        (f"INSERT INTO audit {FORGED.format('number + 1')} {LAST}", "was changed after it was written"),
+        (f"INSERT INTO audit {FORGED.format('0')} 1", "entry 1 is missing (entry 0"),
+        (f"INSERT INTO audit {FORGED.format('-7')} 1", "entry 1 is missing (entry -7"),
+        ("DELETE FROM audit_head", "entry 1 was added by hand (the last one written is entry 0)"),
+        ("UPDATE audit_head SET number = 1", "entry 2 was added by hand (the last one written is entry 1)"),
+        ("UPDATE audit_head SET hash = 'x'", "is not the one that was written last"),
+    ],
+)
+def test_a_trail_that_was_tampered_with_names_the_first_broken_entry(
+    data: Path, tmp_path: Path, statements: str, fault: str
+) -> None:
+    tampered(data, tmp_path / "data", statements)
+    done = run(tmp_path / "data", "verify")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "The audit trail was tampered with: entry 2 was changed after it was written.\n"
+    assert done.stderr.startswith("The audit trail was tampered with: ")
+    assert fault in done.stderr
+
+
+def test_a_trail_cut_at_its_end_with_its_head_is_known_by_the_hash_of_an_earlier_run(
+    data: Path, tmp_path: Path
+) -> None:
+    known = run(data, "verify").stdout.split()[-1].rstrip(".")
+    assert run(data, "verify", "--known", known.upper()).returncode == 0
+    cut = f"""
+        DELETE FROM audit WHERE number = {LAST};
+        UPDATE audit_head SET number = {LAST}, hash = (SELECT hash FROM audit WHERE number = {LAST});
+    """
+    tampered(data, tmp_path / "data", cut)
+    assert run(tmp_path / "data", "verify").returncode == 0
+    done = run(tmp_path / "data", "verify", "--known", known)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"The audit trail was tampered with: no entry has the hash {known} any more.\n"
 
 
 def test_an_empty_trail_is_sound(tmp_path: Path) -> None:

@@ -64,12 +64,12 @@ def ended(house: Gate, batch: str, status: str) -> dict[str, Any]:
 def test_submit_prints_the_id_alone_and_the_batch_is_as_asked_for(house: Gate, tmp_path: Path) -> None:
     path = file_of(tmp_path)
     done = run(
-        house, tmp_path, "submit", str(path), "--window", "48h", "--metadata", "team=search", "--metadata", "x=a=b"
+        house, tmp_path, "submit", str(path), "--window", "2d", "--metadata", "team=search", "--metadata", "x=a=b"
     )
     assert (done.status, done.err) == (0, "")
     assert re.fullmatch(r"batch_[0-9a-f]{32}\n", done.out)
     found = ended(house, done.out.strip(), "completed")
-    assert found["completion_window"] == "48h"
+    assert found["completion_window"] == "2d"
     assert found["metadata"] == {"team": "search", "x": "a=b"}
     assert found["endpoint"] == "/v1/chat/completions"
     assert found["request_counts"] == {"total": 5, "completed": 5, "failed": 0}
@@ -155,8 +155,10 @@ def test_results_of_a_running_batch_are_refused(house: Gate, tmp_path: Path) -> 
     done = run(house, tmp_path, "results", batch, "--to", "got")
     assert done.status == 2
     assert re.fullmatch(rf"tidegate: {batch} is still \w+; see `tidegate batch wait {batch}`\n", done.err)
-    cancelled = run(house, tmp_path, "cancel", batch)
+    cancelled = run(house, tmp_path, "cancel", batch, "--reason", "zu spät")
     assert (cancelled.status, "cancel" in cancelled.out) == (0, True)
+    entry = httpx2.get(f"{house.url}/api/audit", params={"target": f"batch:{batch}"}).json()["data"][0]
+    assert (entry["action"], entry["reason"]) == ("batch.cancel", "zu spät")
     waited = run(house, tmp_path, "wait", batch)
     assert waited.status == 1
     assert "cancelled" in waited.out

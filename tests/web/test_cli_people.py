@@ -183,3 +183,18 @@ def test_a_database_of_another_secret_is_refused_in_one_line(tmp_path: Path) -> 
         assert re.fullmatch(r"tidegate: secret: it is not the one .*TIDEGATE_SECRET.*\n", done.err), done.err
     short = run(tmp_path, "keys", "list", TIDEGATE_SECRET="short")
     assert (short.status, "TIDEGATE_SECRET: must have at least 16 characters" in short.err) == (2, True)
+
+
+def test_the_first_start_alone_prints_the_link_that_makes_the_first_admin(tmp_path: Path) -> None:
+    for told in (True, False):
+        with TIDEGATE.serving(tmp_path, *SERVE) as running:
+            assert ("/setup?token=" in running.stop().out) is told
+
+
+def test_a_reason_given_to_a_command_stands_in_the_audit(tmp_path: Path) -> None:
+    made = ("accounts", "create", "ann", "--role", "admin", "--reason", "our first")
+    assert run(tmp_path, *made, typed=f"{PASSWORD}\n").status == 0
+    assert run(tmp_path, "accounts", "role", "ann", "--role", "admin", "--reason", "x" * 201).status == 2
+    [line] = run(tmp_path, "audit", "export", "--json").out.splitlines()[-1:]
+    entry = json.loads(line)
+    assert (entry["action"], entry["reason"], entry["way"]) == ("account.create", "our first", "command line")

@@ -122,6 +122,13 @@ def test_a_head_that_is_too_large_is_431_and_the_connection_closed(told: Told, h
         assert ask(address, GOOD).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("address", [b"/batches/%00", b"/batches?q=a%00b"])
+def test_an_address_with_a_nul_is_no_address(told: Told, address: bytes) -> None:
+    with serving(told) as server:
+        assert ask(server, b"GET " + address + b" HTTP/1.1\r\nhost: a\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+        assert ask(server, GOOD).startswith(b"HTTP/1.1 200 ")
+
+
 def test_the_largest_head_that_is_allowed_passes_whole_or_in_pieces(told: Told) -> None:
     head = b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-long: " + b"a" * (LONGEST_HEAD - 200) + b"\r\n\r\n"
     with serving(told) as address:

@@ -129,4 +129,24 @@ async def test_where_policy_asks_for_a_reason_the_api_does_too(tmp_path: Path) -
     async with site(tmp_path, require_reason=True) as home:
         refused = await home.client.post("/api/keys", json={"name": "k"})
         assert (refused.status_code, refused.json()["error"]["param"]) == (422, "reason")
-        assert (await home.client.post("/api/keys", json={"name": "k", "reason": "first"})).status_code == 201
+        made = await home.client.post("/api/keys", json={"name": "k", "role": "admin", "reason": "first"})
+        assert made.status_code == 201
+        home.client.headers["authorization"] = f"Bearer {made.json()['key']}"
+        ann = {"name": "ann", "role": "admin", "password": PASSWORD, "reason": "first"}
+        assert (await home.client.post("/api/accounts", json=ann)).status_code == 201
+        form, headers = {"name": "ann", "password": PASSWORD}, {"origin": "http://127.0.0.1"}
+        assert (await home.client.post("/ui/sign-in", data=form, headers=headers)).status_code == 303
+        home.client.cookies.clear()
+        (session,) = (await home.client.get("/api/sessions")).json()["data"]
+        for method, path, body in (
+            ("DELETE", f"/api/sessions/{session['id']}", {}),
+            ("PATCH", "/api/accounts/ann", {"password": "another one"}),
+        ):
+            refused = await home.client.request(method, path, json=body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (422, "reason")
+            assert (await home.client.request(method, path, json=body | {"reason": "leaked"})).status_code == 200
+        entries = (await home.client.get("/api/audit?actor=k")).json()["data"]
+        assert [(entry["action"], entry["reason"]) for entry in entries[:2]] == [
+            ("account.password", "leaked"),
+            ("sign-in.ended", "leaked"),
+        ]

@@ -222,3 +222,17 @@ async def _token(found: Gate) -> str:
     looked = await doors(found.runtime.settings, set_up=True)
     assert looked.set_up is not None
     return looked.set_up
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": {"name": "a" * 20_000, "password": "x"}},
+        {"data": {f"field{number}": "x" for number in range(600)}},
+        {"data": {"name": "ann"}, "files": {"password": ("x", b"y" * 20_000)}},
+    ],
+    ids=["long", "many", "file"],
+)
+def test_a_form_with_files_or_too_much_in_it_is_refused_before_it_is_kept(running: Gate, body: dict[str, Any]) -> None:
+    answer = httpx2.post(f"{running.url}/ui/sign-in", headers={"origin": running.url}, **body)
+    assert answer.status_code == 400

@@ -138,3 +138,30 @@ async def test_keys_of_the_settings_are_shown_but_not_to_be_changed(tmp_path: Pa
         assert "in the settings" in page
         assert "tg_from_the_file" not in page
         assert (await make(home, name="in-file")).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "typed"),
+    [
+        ("/ui/keys/rotate", {"overlap": "soon"}),
+        ("/ui/keys/rotate", {"overlap": "1h"}),
+        ("/ui/keys/revoke", {"confirm": "other"}),
+        ("/ui/keys/revoke", {"confirm": "nobody"}),
+        ("/ui/accounts/change", {"role": "king"}),
+        ("/ui/accounts/change", {"role": "admin"}),
+        ("/ui/accounts/password", {"password": "short"}),
+        ("/ui/accounts/password", {"password": "long enough"}),
+        ("/ui/webhooks/rotate", {"overlap": "soon"}),
+        ("/ui/webhooks/switch", {"reason": "x" * 201}),
+    ],
+)
+async def test_a_form_about_what_is_not_there_is_404_whatever_else_is_wrong(
+    home: Site, path: str, typed: dict[str, str]
+) -> None:
+    nobody = {"key": "nobody", "name": "nobody", "id": "nobody"}
+    assert (await home.post(path, nobody | typed)).status_code == 404
+
+
+async def test_a_nul_in_a_form_is_dropped_before_it_reaches_a_database_that_knows_none(home: Site) -> None:
+    await make(home, name="in\0dexer")
+    assert [key.name for key in (await home.runtime.people.store.everyone()).keys] == ["indexer"]

@@ -16,6 +16,7 @@ from tests.batch_house import jsonl, line
 from tests.servers import Gate, gate, running, until
 
 KEYS = [{"name": name, "key": f"{name}-0123456789abcdef", "tenant": name, "lane": "batch"} for name in ("a", "b")]
+KEYS.append({"name": "ops", "key": "ops-0123456789abcdef", "tenant": "ops", "role": "admin"})
 SECRET_ANSWER = "what-nobody-may-see"
 
 
@@ -91,11 +92,60 @@ def test_the_secret_is_told_once_and_never_again(house: Gate, receiver: Receiver
 
 def test_other_tenants_endpoints_do_not_exist(house: Gate, receiver: Receiver) -> None:
     made = call(house, "POST", url=receiver.url).json()["id"]
-    for method, path in (("GET", ""), ("GET", "/deliveries"), ("DELETE", "")):
+    for method, path in (("GET", ""), ("GET", "/deliveries"), ("DELETE", ""), ("POST", "/test"), ("POST", "/rotate")):
         assert call(house, method, f"/{made}{path}", who="b").status_code == 404
+    assert call(house, "PATCH", f"/{made}", who="b", disabled=True).status_code == 404
     assert call(house, "GET", who="b").json()["data"] == []
     assert call(house, "DELETE", f"/{made}").json() == {"id": made, "object": "webhook", "deleted": True}
     assert call(house, "GET", f"/{made}").status_code == 404
+
+
+def test_an_endpoint_is_tested_disabled_rotated_and_deleted_with_an_entry_of_each_change(
+    house: Gate, receiver: Receiver
+) -> None:
+    made = call(house, "POST", url=receiver.url, reason="on call").json()
+    path = f"/{made['id']}"
+    tested = call(house, "POST", f"{path}/test").json()
+    assert (tested["type"], tested["state"], tested["status"], tested["batch_id"]) == (
+        "webhook.test", "delivered", 200, None,
+    )  # fmt: skip
+    assert call(house, "POST", f"{path}/test").json()["error"]["code"] == "tested_just_now"
+    assert call(house, "GET", f"{path}/deliveries").json()["data"][0]["id"] == tested["id"]
+    assert call(house, "PATCH", path, disabled=True, reason="quiet").json()["disabled_at"] is not None
+    assert call(house, "PATCH", path, disabled=False).json()["disabled_at"] is None
+    assert call(house, "PATCH", path, disabled="yes").status_code == 422
+    rotated = call(house, "POST", f"{path}/rotate", overlap="1h").json()
+    assert rotated["secret"] != made["secret"]
+    assert rotated["old_secret_until"] is not None
+    headers = {"authorization": "Bearer a-0123456789abcdef", "x-tidegate-reason": "zu spät".encode()}
+    httpx2.delete(f"{house.url}/api/webhooks{path}", headers=headers).raise_for_status()
+    entries = audit(house, f"webhook:{made['id']}")
+    assert [(entry["action"], entry["reason"]) for entry in entries] == [
+        ("webhook.delete", "zu spät"),
+        ("webhook.rotate", ""),
+        ("webhook.enable", ""),
+        ("webhook.disable", "quiet"),
+        ("webhook.create", "on call"),
+    ]
+    assert {(entry["actor"], entry["way"]) for entry in entries} == {("a", "api key a")}
+
+
+def audit(house: Gate, target: str) -> list[dict[str, Any]]:
+    headers = {"authorization": "Bearer ops-0123456789abcdef"}
+    found = httpx2.get(f"{house.url}/api/audit", params={"target": target}, headers=headers).raise_for_status()
+    rows: list[dict[str, Any]] = found.json()["data"]
+    return rows
+
+
+def test_admins_manage_the_endpoints_of_every_team(house: Gate, receiver: Receiver) -> None:
+    made = call(house, "POST", url=receiver.url, who="ops", tenant="b").json()
+    assert made["tenant"] == "b"
+    assert made["id"] in {each["id"] for each in call(house, "GET", who="b").json()["data"]}
+    for tenant in ("b", "nobody"):
+        answer = call(house, "POST", url=receiver.url, tenant=tenant)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "tenant")
+    assert call(house, "POST", url=receiver.url, who="ops", tenant="nobody").status_code == 422
+    assert call(house, "DELETE", f"/{made['id']}", who="ops").status_code == 200
 
 
 @pytest.mark.parametrize(

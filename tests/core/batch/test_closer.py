@@ -51,7 +51,7 @@ async def test_a_batch_whose_lines_all_succeed_has_no_error_file(parts: House) -
 
 async def test_an_expired_batch_keeps_what_is_done(parts: House) -> None:
     """R60 warmbly/warmbly PR#333, bespokelabsai/curator#226: finished results of an expired batch are thrown away."""
-    batch = await parts.started(5, window=timedelta(hours=1))
+    batch = await parts.started(5, completion_window="1h")
     await parts.run(batch, GOOD, BAD)
     running = await parts.store.claim(batch.id, owner="w", now=parts.clock.now(), lease=LEASE, limit=1)
     parts.clock.time += timedelta(hours=1)
@@ -68,7 +68,7 @@ async def test_an_expired_batch_keeps_what_is_done(parts: House) -> None:
 
 
 async def test_a_batch_done_at_the_last_moment_is_completed_not_expired(parts: House) -> None:
-    batch = await parts.started(1, window=timedelta(hours=1))
+    batch = await parts.started(1, completion_window="1h")
     await parts.run(batch, GOOD)
     parts.clock.time += timedelta(hours=2)
     assert (await parts.closer.settle(batch.id)).status is BatchStatus.COMPLETED

@@ -15,10 +15,10 @@ def queries(parts: House, **options: object) -> BatchQueries:
 
 
 async def test_a_batch_is_told_in_openais_fields_with_whole_seconds(parts: House) -> None:
-    batch = await parts.started(3, metadata={"a": "b"}, window=timedelta(days=2))
+    batch = await parts.started(3, metadata={"a": "b"}, completion_window="2d")
     await parts.run(batch, ItemState.SUCCEEDED, ItemState.FAILED)
     [told] = await queries(parts).json([await parts.store.batch(batch.id)])
-    assert (told["object"], told["status"], told["completion_window"]) == ("batch", "in_progress", "48h")
+    assert (told["object"], told["status"], told["completion_window"]) == ("batch", "in_progress", "2d")
     assert told["request_counts"] == {"total": 3, "completed": 1, "failed": 1}
     assert told["created_at"] == int(START.timestamp())
     assert told["expires_at"] == told["created_at"] + 2 * 86_400
@@ -40,7 +40,7 @@ async def test_no_count_shows_before_all_lines_are_found_good(parts: House) -> N
 
 async def test_the_place_follows_priority_then_deadline_then_age(parts: House) -> None:
     first = await parts.started(1, dedupe="1")
-    urgent = await parts.started(1, dedupe="2", window=timedelta(hours=2))
+    urgent = await parts.started(1, dedupe="2", completion_window="2h")
     ahead = await parts.started(1, dedupe="3", priority=1)
     parts.clock.time += timedelta(seconds=1)
     last = await parts.started(1, dedupe="4")

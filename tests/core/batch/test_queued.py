@@ -40,6 +40,7 @@ def limits(*batches: Batch, **given: int) -> QueuedLimits:
 
 
 async def test_items_that_are_left_count_over_all_batches_of_the_tenant_and_of_no_other() -> None:
+    """R71 openai/openai-python#1643: limit faults seen only on retrieve, with no detail."""
     own = batch(total=100, done=90), batch(total=50, done=10)
     await limits(*own, batch("b", total=10**6), queued_items=51).check("a")
     with pytest.raises(Rejected) as caught:

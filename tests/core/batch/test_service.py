@@ -1,19 +1,22 @@
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from core.batch.service import NewBatch
+from core.batch.audit import steering_of
+from core.batch.service import Batches, NewBatch
 from core.batch.values import BatchPause, BatchStatus, ItemState
 from core.errors import InvalidValue, NotFound
-from core.people.audit import AuditQuery
+from core.people.audit import AuditEntry, AuditQuery
 from core.people.identity import ASKING, OPEN
 from tests.batch_house import ENDPOINT, House, jsonl, line
 
 pytestmark = pytest.mark.anyio
 GOOD, BAD = ItemState.SUCCEEDED, ItemState.FAILED
-DAY = timedelta(hours=24)
+DAY = "24h"
 
 
 async def test_two_deliberate_creates_make_two_batches_and_a_resend_finds_its_first(parts: House) -> None:
@@ -139,10 +142,10 @@ async def test_nothing_is_retried_that_cannot_be(parts: House) -> None:
         await parts.batches.retry_failed(batch.id, tenant="t")
     await parts.run(batch, GOOD, BAD)
     done = await parts.closer.settle(batch.id)
-    parts.clock.time += DAY
+    parts.clock.time += timedelta(hours=24)
     with pytest.raises(InvalidValue, match="window"):
         await parts.batches.retry_failed(batch.id, tenant="t")
-    parts.clock.time -= DAY
+    parts.clock.time -= timedelta(hours=24)
     await parts.batches.delete_file(str(done.output_file_id), tenant="t")
     with pytest.raises(InvalidValue, match="deleted"):
         await parts.batches.retry_failed(batch.id, tenant="t")
@@ -177,7 +180,111 @@ async def test_every_change_of_a_batch_has_its_entry_in_the_audit_trail_and_none
     finally:
         ASKING.reset(token)
     found = [record.entry for record in await parts.store.audit(AuditQuery(target=f"batch:{batch.id}"))]
-    assert [entry.action for entry in found] == ["batch.cancel", "batch.priority", "batch.resume", "batch.pause"]
-    assert {(entry.actor, entry.way) for entry in found} == {("ops", "api key ops")}
-    assert found[-1].reason == "too early"
+    kinds = ("cancel", "priority", "resume", "pause", "create")
+    assert [entry.action for entry in found] == [f"batch.{kind}" for kind in kinds]
+    assert {(entry.actor, entry.way) for entry in found[:-1]} == {("ops", "api key ops")}
+    assert found[-2].reason == "too early"
     assert (found[1].before["priority"], found[1].after["priority"]) == (0, 5)
+    assert (found[-1].before, found[-1].after["input_file_id"]) == (None, file.id)
+
+
+async def trail(parts: House, kind: str = "") -> list[AuditEntry]:
+    found = await parts.store.audit_chain(after=0, limit=100)
+    return [record.entry for record in found if record.entry.action.startswith(kind)]
+
+
+async def test_what_is_stored_and_deleted_is_in_the_audit_trail_and_a_resend_is_not(parts: House) -> None:
+    order = NewBatch("t", ENDPOINT, "", DAY)
+    for again in (False, True):
+        await parts.batches.create_from(
+            order, [jsonl(line())], filename="task.jsonl", dedupe="d", again=again, reason="nightly"
+        )
+    made, batch, twice, gone = await trail(parts)
+    assert [made.action, batch.action, twice.action, gone.action] == [
+        "file.create", "batch.create", "file.create", "file.delete",
+    ]  # fmt: skip
+    assert {made.reason, batch.reason, twice.reason} == {"nightly"}
+    assert gone.target == twice.target != made.target
+    assert gone.before == twice.after
+    assert made.after["filename"] == "task.jsonl"
+    assert "sent again" in gone.reason
+
+
+async def test_an_upload_that_fails_late_leaves_its_deletion_in_the_trail_and_one_that_fails_early_nothing(
+    parts: House,
+) -> None:
+    early, late = parts.batches.upload(), parts.batches.upload()
+    await early.write(b"x")
+    await early.abort()
+    await late.write(b"x")
+    await late.finish(tenant="t", filename="x", expires_after=None)
+    await late.abort()
+    await late.abort()
+    assert [(entry.action, entry.target) for entry in await trail(parts)] == [
+        ("file.create", f"file:{late.id}"),
+        ("file.delete", f"file:{late.id}"),
+    ]
+
+
+async def test_what_is_refused_leaves_no_entry(parts: House) -> None:
+    batch = await parts.started(1)
+    before = len(await trail(parts))
+    with pytest.raises(InvalidValue):
+        await parts.batches.delete_file(batch.input_file_id, tenant="t")
+    with pytest.raises(NotFound):
+        await parts.batches.delete_file(batch.input_file_id, tenant="other")
+    with pytest.raises(InvalidValue):
+        await parts.batches.retry_failed(batch.id, tenant="t")
+    assert len(await trail(parts)) == before
+
+
+async def test_where_policy_asks_for_a_reason_only_who_has_no_place_for_one_may_give_none(parts: House) -> None:
+    strict = Batches(
+        store=parts.store, files=parts.files, clock=parts.clock, wake=parts.wake,
+        retention=timedelta(days=1), file_bytes=1000, require_reason=True,
+    )  # fmt: skip
+    batch, other = await parts.started(1), await parts.file(jsonl(line()))
+    order = NewBatch("t", ENDPOINT, other.id, DAY)
+    uses: list[Callable[[Any], Awaitable[object]]] = [
+        lambda reason: strict.pause(batch.id, tenant="t", by="ann", reason=reason),
+        lambda reason: strict.resume(batch.id, tenant="t", reason=reason),
+        lambda reason: strict.prioritise(batch.id, 3, tenant="t", reason=reason),
+        lambda reason: strict.create(order, dedupe="x", again=False, reason=reason),
+        lambda reason: strict.create_from(order, [b"x"], filename="x", dedupe="y", again=False, reason=reason),
+        lambda reason: strict.upload().finish(tenant="t", filename="x", expires_after=None, reason=reason),
+        lambda reason: strict.cancel(batch.id, tenant="t", reason=reason),
+        lambda reason: strict.retry_failed(batch.id, tenant="t", reason=reason),
+        lambda reason: strict.delete_file(other.id, tenant="t", reason=reason),
+    ]
+    before = len(await trail(parts))
+    for use in uses:
+        with pytest.raises(InvalidValue, match="required by policy"):
+            await use(" ")
+    assert len(await trail(parts)) == before
+    for use in uses[:7]:
+        await use("because")
+    assert {entry.reason for entry in (await trail(parts))[before:]} == {"because"}
+    nobody = await parts.started(1)
+    assert (await strict.cancel(nobody.id, tenant="t", reason=None)).status is BatchStatus.CANCELLING
+
+
+async def test_pause_and_priority_are_put_back_only_while_nobody_changed_them_since(parts: House) -> None:
+    batch = await parts.started(1)
+    at_first = steering_of(batch)
+    paused = await parts.batches.pause(batch.id, tenant="t", by="ann", reason="costs")
+    raised = await parts.batches.prioritise(batch.id, 7, tenant="t")
+    with pytest.raises(NotFound):
+        await parts.batches.put_back(batch.id, at_first, steering_of(paused), tenant="other", by="bob")
+    back = await parts.batches.put_back(batch.id, at_first, steering_of(paused), tenant="t", by="bob", reason="undo")
+    assert (back.pause, back.priority) == (None, 7)
+    with pytest.raises(InvalidValue, match="since"):
+        await parts.batches.put_back(batch.id, at_first, steering_of(paused), tenant="t", by="bob")
+    low = await parts.batches.put_back(batch.id, steering_of(paused), steering_of(raised), tenant="t", by="bob")
+    assert low.priority == 0
+    again = await parts.batches.put_back(batch.id, steering_of(paused), at_first, tenant="t", by="bob", reason="undo")
+    assert again.pause == BatchPause("bob", "undo", parts.clock.now())
+    told = [(entry.action, entry.reason) for entry in await trail(parts, "batch")][-3:]
+    assert told == [("batch.resume", "undo"), ("batch.priority", ""), ("batch.pause", "undo")]
+    await parts.batches.cancel(batch.id, tenant="t")
+    with pytest.raises(InvalidValue, match="cancel"):
+        await parts.batches.put_back(batch.id, at_first, steering_of(again), tenant="t", by="bob")

@@ -240,6 +240,26 @@ def test_results_are_stored_in_groups() -> None:
     virtually(body, lambda request, n: streamed(2, first=0.001, gap=0.5), slots=64)
 
 
+def test_items_whose_slots_come_free_one_after_the_other_are_claimed_in_groups() -> None:
+    async def body(house: House) -> None:
+        await house.add(lines=320, endpoint="/v1/embeddings")
+        await house.ended()
+        assert len(house.upstream.requests) == 320
+        assert len(house.store.claims) < 100
+
+    virtually(body, lambda request, n: whole(1.0 + n % 32 / 10_000), slots=33, floor=32, ceiling=32)
+
+
+def test_a_slot_of_few_is_filled_as_soon_as_it_is_free() -> None:
+    async def body(house: House) -> None:
+        await house.add(lines=10)
+        began = house.clock.monotonic()
+        await house.ended()
+        assert house.clock.monotonic() - began < 10.1
+
+    virtually(body, lambda request, n: whole(1.0), slots=2, floor=1, ceiling=1, stream_items=False)
+
+
 def test_items_are_streamed_and_their_answers_are_plain_again() -> None:
     async def body(house: House) -> None:
         await house.add(lines=2)

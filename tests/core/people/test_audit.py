@@ -99,7 +99,9 @@ def test_rows_taken_out_are_told_wherever_they_stood() -> None:
 
 def test_rows_that_were_never_written_are_told() -> None:
     records = chain(5)
-    assert fault(records, head_of(records[:4])) == "entry 5 is not the last one written, entry 4"
+    assert fault(records, head_of(records[:4])) == "entry 5 was added by hand (the last one written is entry 4)"
+    assert fault(records, AuditHead()) == "entry 1 was added by hand (the last one written is entry 0)"
+    assert fault(records, AuditHead(5, GENESIS)) == "entry 5 is not the one that was written last"
 
 
 @given(VALUES, VALUES)

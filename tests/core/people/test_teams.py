@@ -6,9 +6,11 @@ import pytest
 
 from core.errors import InvalidValue, NotFound, StaleVersion
 from core.lanes import Lane
-from core.people.acting import SHELL, By
+from core.people.acting import By, shell
 from core.people.audit import BROWSER
+from core.people.identity import Role
 from core.people.keys import KeyState, NewKey
+from core.people.sign_in import Browser
 from core.people.teams import TenantPatch
 from tests.fakes_people import ADA, HASHER, START, House, house
 
@@ -102,7 +104,7 @@ async def test_a_revoked_key_stays_listed_and_can_neither_be_rotated_nor_revoked
 async def test_reset_open_forgets_every_key_so_that_names_are_free_again(home: House) -> None:
     await home.teams.create_key(NewKey("a", "k"), by=ADA)
     await home.teams.create_key(NewKey("a", "l"), by=ADA)
-    assert await home.teams.reset_open(by=SHELL) == 2
+    assert await home.teams.reset_open(by=shell()) == 2
     assert (await home.everyone()).keys == ()
     await home.teams.create_key(NewKey("a", "k"), by=ADA)
 
@@ -146,10 +148,30 @@ async def test_where_policy_asks_for_a_reason_only_a_command_may_do_without(tmp_
         with pytest.raises(InvalidValue) as caught:
             await home.teams.create_key(NewKey("a", "k"), by=silent)
         assert caught.value.field == "reason"
-        await home.teams.create_key(NewKey("a", "k"), by=SHELL)
+        await home.teams.create_key(NewKey("a", "k"), by=shell())
         await home.teams.revoke_key("k", by=ADA)
         with pytest.raises(InvalidValue):
             await home.roster.create("ann", role="admin", password="long enough", by=silent)  # type: ignore[arg-type]
+
+
+async def test_where_policy_asks_for_a_reason_nobody_needs_one_for_what_is_his_own(tmp_path: Path) -> None:
+    async with house(tmp_path, require_reason=True) as home:
+        for name in ("ada", "bob"):
+            await home.roster.create(name, role=Role.ADMIN, password="long enough", by=ADA)
+            await home.sign_in.with_password(name, "long enough", Browser("127.0.0.1", "x"))
+        ada, bob = sorted((await home.everyone()).sessions, key=lambda session: session.account)
+        for silent in (By("ada", BROWSER), By("bob", "api key bob")):
+            for use in (
+                lambda by=silent: home.roster.set_password("bob", "another one", by=by),
+                lambda by=silent: home.roster.end_sessions([bob], by=by),
+                lambda by=silent: home.roster.end_sessions([ada, bob], by=by),
+            ):
+                with pytest.raises(InvalidValue, match="required by policy"):
+                    await use()
+        await home.roster.end_sessions([ada], by=By("ada", BROWSER))
+        await home.sign_in.change_password("ada", "long enough", "another one", Browser("127.0.0.1", "x"))
+        await home.roster.set_password("bob", "another one", by=ADA)
+        await home.roster.set_password("bob", "another one", by=shell("he forgot it"))
 
 
 async def test_a_reason_has_a_bound() -> None:

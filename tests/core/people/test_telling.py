@@ -81,7 +81,7 @@ def test_csv_is_read_back_by_a_csv_reader_with_its_json() -> None:
     assert rows[2][-1] == records[1].hash == as_json(records[1])["hash"]
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1", "－1", "＠A"])
 def test_no_cell_is_a_formula_to_a_spreadsheet(text: str) -> None:
     assert next(csv.reader(io.StringIO(csv_line([text]), newline=""))) == [f"'{text}"]
 
