@@ -21,7 +21,8 @@ from core.lanes import Lane, Outcome
 from core.people import entries, telling
 from core.people.audit import AuditEntry, AuditQuery, AuditRecord
 from core.people.identity import ASKING
-from web.contexts import AuditPage, AuditRow, CallLogRow, CallsPage, Change, Choice, EntryPage, Revert
+from web.audit_contexts import AuditPage, AuditRow, CallLogRow, CallsPage, EntryPage, Revert
+from web.contexts import Change, Choice
 from web.ui import Done, Ui, form_values, html, see_other, ui_of
 
 PAGE = 100

@@ -14,7 +14,8 @@ from core.pools import Pool
 from core.runtime import Runtime
 from web import charts
 from web.batch_live import BatchParts
-from web.contexts import ChartPanel, Context, DecisionRow, DecisionsLive, InForce, Live, PoolRow, ScheduleLive, SpanLink
+from web.contexts import ChartPanel, Context, DecisionRow, DecisionsLive, Live, PoolRow, SpanLink
+from web.schedule_contexts import InForce, ScheduleLive
 from web.templating import render
 
 DEFAULT_SPAN = "15m"

@@ -14,18 +14,9 @@ from core.control.windows import OneOff, Rule, Schedule, Transition, Window, ove
 from core.errors import InvalidValue, NotFound, StaleVersion
 from core.pools import Pool
 from web import schedule_form, week
-from web.contexts import (
-    Choice,
-    ComingRow,
-    DeletePage,
-    Editor,
-    Note,
-    OneOffRow,
-    SchedulePage,
-    SchedulePreview,
-    WindowRow,
-)
+from web.contexts import Choice, Note
 from web.live import Watched
+from web.schedule_contexts import ComingRow, DeletePage, Editor, OneOffRow, SchedulePage, SchedulePreview, WindowRow
 from web.schedule_form import KINDS, Typed
 from web.ui import Done, Ui, acting, form_of, form_values, html, see_other, ui_of
 

@@ -9,7 +9,8 @@ from core.control import wallclock
 from core.control.windows import OneOff, Rule, Schedule, Window
 from core.errors import InvalidValue, NotFound
 from core.quotas import Budgets
-from web.contexts import Choice, Day, Editor
+from web.contexts import Choice
+from web.schedule_contexts import Day, Editor
 
 KINDS = ("window", "one_off", "zone")
 DAY_NAMES = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -14,9 +14,9 @@ from core.errors import RequestError
 from core.lanes import Lane, Outcome
 from core.pools import Pool
 from core.ports import Clock
+from core.scheduling.answers import is_event_stream, retry_after
 from core.scheduling.calls import Call, Headers
 from core.scheduling.gateway import Exchange
-from core.scheduling.retry_after import retry_after_seconds
 
 BYTES_PER_TOKEN = 4
 UNKNOWN_ANSWER_TOKENS = 500
@@ -102,7 +102,7 @@ class ItemReply:
         """Begin, or begin anew."""
         self.started, self.status, self.headers = True, status, headers
         self._pieces, self._bad = [], None
-        streamed = (header(headers, b"content-type") or b"").startswith(b"text/event-stream")
+        streamed = is_event_stream(headers)
         self._stream = ASSEMBLERS[self._path]() if streamed and self._path in ASSEMBLERS else None
 
     async def send(self, piece: bytes) -> None:
@@ -209,8 +209,7 @@ class ItemSender:
         except BadStream as bad:
             return _bad_answer(bad, seconds)
         if outcome is not Outcome.SUCCESS:
-            asked = header(reply.headers, b"retry-after")
-            wait = None if asked is None else retry_after_seconds(asked.decode("latin-1"), self._clock.now())
+            wait = retry_after(reply.headers, self._clock.now())
             return Answer(Attempt(outcome, reply.status, retry_after=wait), bounded(body), seconds=seconds)
         return Answer(Attempt(outcome, reply.status), body, spent=spent(body, call), seconds=seconds)
 
@@ -282,11 +281,6 @@ def bounded(body: bytes) -> bytes:
         return body
     text = body[:LONGEST_ERROR].decode(errors="replace")
     return msgspec.json.encode({"error": {"message": text, "type": "server_error", "param": None, "code": None}})
-
-
-def header(headers: Headers, name: bytes) -> bytes | None:
-    """Return the first header of that name."""
-    return next((value for key, value in headers if key.lower() == name), None)
 
 
 def _bad_answer(bad: BadStream, seconds: float) -> Answer:

@@ -1,9 +1,12 @@
 """What an upstream's answer, or the lack of one, tells: headers, and how the request ended."""
 
+from datetime import datetime
+
 from core.errors import RequestError, UpstreamFailed
 from core.lanes import Outcome
 from core.ports import UpstreamAnswer
 from core.scheduling.calls import Headers
+from core.scheduling.retry_after import retry_after_seconds
 
 
 def upstream_timeout(which: str) -> UpstreamFailed:
@@ -40,10 +43,10 @@ def is_event_stream(headers: Headers) -> bool:
     return (header(headers, b"content-type") or b"").startswith(b"text/event-stream")
 
 
-def retry_after(headers: Headers) -> str | None:
-    """Return what the Retry-After header says."""
+def retry_after(headers: Headers, now: datetime) -> float | None:
+    """Return the seconds that the Retry-After header asks for, `None` if it says nothing."""
     value = header(headers, b"retry-after")
-    return None if value is None else value.decode("latin-1")
+    return None if value is None else retry_after_seconds(value.decode("latin-1"), now)
 
 
 async def read_answer(answer: UpstreamAnswer) -> bytes:

@@ -24,7 +24,6 @@ from core.scheduling.answers import (
 from core.scheduling.calls import Call, Reply
 from core.scheduling.dispatcher import Dispatcher, honest_retry_after
 from core.scheduling.interrupts import Interrupted, Scope
-from core.scheduling.retry_after import retry_after_seconds
 from core.scheduling.tickets import Ticket
 
 HEARTBEAT_EVERY_S = 5.0
@@ -301,8 +300,7 @@ class Exchange:
 
     def _refused(self, answer: UpstreamAnswer) -> bool:
         """Note a refusal for lack of capacity; tell whether the call may be sent once more, room having been made."""
-        asked = retry_after(answer.headers)
-        seconds = None if asked is None else retry_after_seconds(asked, self._clock.now())
+        seconds = retry_after(answer.headers, self._clock.now())
         if answer.status == 429:
             self._gateway.board.refused(self._clock.monotonic())
         if seconds is not None:

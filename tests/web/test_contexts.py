@@ -7,14 +7,14 @@ import pytest
 from jinja2 import meta, nodes
 
 from core.paths import TEMPLATES
-from web import batch_contexts, contexts, people_contexts, webhook_contexts
+from web import audit_contexts, batch_contexts, contexts, people_contexts, schedule_contexts, webhook_contexts
 from web.contexts import Context, Shell
 from web.templating import environment
 
 GLOBALS = {"asset", "may", "words"}
 
 
-MODULES = (contexts, batch_contexts, people_contexts, webhook_contexts)
+MODULES = (contexts, audit_contexts, batch_contexts, people_contexts, schedule_contexts, webhook_contexts)
 MADE = {each for module in MODULES for each in vars(module).values() if isinstance(each, type)}
 CONTEXTS = sorted(
     (each for each in MADE if issubclass(each, Context) and each.template),
