@@ -1,7 +1,6 @@
 """Tenants, keys, accounts and sessions as JSON, for admins and their scripts."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -15,42 +14,25 @@ from core.people.keys import DEFAULT_OVERLAP, ApiKey, Issued
 from core.people.names import check_role
 from core.people.tenants import DEFAULT, Tenant
 from core.people.told import account_json, key_json, session_json, tenant_json
-from web.api import body_of, json_answer, object_of, refusal
-from web.api import endpoint as answered
+from web.api import body_of, json_answer, object_of, own_endpoint, refusal
 from web.people import by_of, people_of, runtime_of
 from web.versions import based_on, if_match
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 
-
-def _endpoint(handler: Endpoint) -> Endpoint:
-    """Turn a wrong value into 422, and a stale version into 412 with the present tenant."""
-
-    @answered
-    @wraps(handler)
-    async def checked(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except InvalidValue as error:
-            raise refusal(422, "invalid_value", f"{error.field}: {error.message}.", error.field) from None
-
-    return checked
-
-
-@_endpoint
+@own_endpoint
 async def tenants(request: Request) -> Response:
     """Answer with every tenant, and what its direct calls used in the last minute."""
     everyone = await people_of(request).store.everyone()
     return json_answer({"data": [_tenant(request, tenant) for tenant in everyone.tenants]})
 
 
-@_endpoint
+@own_endpoint
 async def tenant(request: Request) -> Response:
     """Answer with one tenant and its version as ETag."""
     return _with_version(request, await _stored_tenant(request))
 
 
-@_endpoint
+@own_endpoint
 async def create_tenant(request: Request) -> Response:
     """Make a tenant."""
     given, reason = await _given(request)
@@ -61,7 +43,7 @@ async def create_tenant(request: Request) -> Response:
     return _with_version(request, made, 201)
 
 
-@_endpoint
+@own_endpoint
 async def change_tenant(request: Request) -> Response:
     """Change a tenant; in force when this answers."""
     seen = if_match(request)
@@ -79,20 +61,20 @@ async def change_tenant(request: Request) -> Response:
     return _with_version(request, saved)
 
 
-@_endpoint
+@own_endpoint
 async def keys(request: Request) -> Response:
     """Answer with every stored key; of none its secret."""
     everyone = await people_of(request).store.everyone()
     return json_answer({"data": [_key(request, key) for key in everyone.keys]})
 
 
-@_endpoint
+@own_endpoint
 async def key(request: Request) -> Response:
     """Answer with one key."""
     return json_answer(_key(request, _named("key", request, (await people_of(request).store.everyone()).keys)))
 
 
-@_endpoint
+@own_endpoint
 async def create_key(request: Request) -> Response:
     """Make a key, and its tenant where there is none; its secret stands in this answer and nowhere else."""
     given, reason = await _given(request)
@@ -100,7 +82,7 @@ async def create_key(request: Request) -> Response:
     return await _issued(request, await people_of(request).teams.create_key(wanted, by=by_of(reason)), 201)
 
 
-@_endpoint
+@own_endpoint
 async def rotate_key(request: Request) -> Response:
     """Give a key a new secret; `overlap` (24h) is for how long the present one is still taken."""
     given, reason = await _given(request)
@@ -111,7 +93,7 @@ async def rotate_key(request: Request) -> Response:
     return await _issued(request, issued, 200)
 
 
-@_endpoint
+@own_endpoint
 async def revoke_key(request: Request) -> Response:
     """Let a key never be taken again."""
     given, reason = await _given(request)
@@ -121,21 +103,21 @@ async def revoke_key(request: Request) -> Response:
     return json_answer(_key(request, revoked))
 
 
-@_endpoint
+@own_endpoint
 async def accounts(request: Request) -> Response:
     """Answer with every account."""
     everyone = await people_of(request).store.everyone()
     return json_answer({"data": [account_json(account) for account in everyone.accounts]})
 
 
-@_endpoint
+@own_endpoint
 async def account(request: Request) -> Response:
     """Answer with one account."""
     found = _named("account", request, (await people_of(request).store.everyone()).accounts)
     return json_answer(account_json(found))
 
 
-@_endpoint
+@own_endpoint
 async def create_account(request: Request) -> Response:
     """Make an account; without `password` it is for who signs in through proxy or provider under that name."""
     given, reason = await _given(request)
@@ -151,7 +133,7 @@ async def create_account(request: Request) -> Response:
     return json_answer(account_json(made), 201)
 
 
-@_endpoint
+@own_endpoint
 async def change_account(request: Request) -> Response:
     """Change `role`, `tenant`, `disabled`, or `password` alone."""
     given, reason = await _given(request)
@@ -165,7 +147,7 @@ async def change_account(request: Request) -> Response:
     return json_answer(account_json(changed))
 
 
-@_endpoint
+@own_endpoint
 async def sessions(request: Request) -> Response:
     """Answer with every session that stands."""
     now = runtime_of(request).clock.now()
@@ -173,7 +155,7 @@ async def sessions(request: Request) -> Response:
     return json_answer({"data": [session_json(each) for each in everyone.sessions if each.expires_at > now]})
 
 
-@_endpoint
+@own_endpoint
 async def end_session(request: Request) -> Response:
     """End a session."""
     _, reason = await _given(request)

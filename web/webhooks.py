@@ -1,7 +1,5 @@
 """`/api/webhooks`: where a tenant is told that its batches ended, and how the telling goes."""
 
-from collections.abc import Awaitable, Callable
-from functools import wraps
 from typing import Any
 
 from starlette.requests import Request
@@ -14,8 +12,7 @@ from core.people import asked
 from core.people.acting import By
 from core.webhooks.registry import DEFAULT_OVERLAP, Webhooks
 from core.webhooks.values import Delivery, Endpoint, EventType
-from web.api import body_of, json_answer, object_of, page, page_limit, reason_of, refusal, runtime, text_of
-from web.api import endpoint as answered
+from web.api import body_of, json_answer, object_of, own_endpoint, page, page_limit, reason_of, runtime, text_of
 from web.people import by_of
 from web.webhook_asked import LONGEST_TEXT, events_of, mine, tenant_of
 
@@ -23,21 +20,7 @@ MOST_DELIVERIES = 1000
 DEFAULT_DELIVERIES = 100
 
 
-def _endpoint(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Turn a wrong value into 422."""
-
-    @answered
-    @wraps(handler)
-    async def checked(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except InvalidValue as error:
-            raise refusal(422, "invalid_value", f"{error.field}: {error.message}.", error.field) from None
-
-    return checked
-
-
-@_endpoint
+@own_endpoint
 async def create(request: Request) -> Response:
     """Create an endpoint; its secret stands in this answer and nowhere else."""
     given = object_of(await body_of(request))
@@ -54,20 +37,20 @@ async def create(request: Request) -> Response:
     return json_answer({**_told(made), "secret": secret}, 201)
 
 
-@_endpoint
+@own_endpoint
 async def endpoints(request: Request) -> Response:
     """Answer with all endpoints, oldest first; none of them tells its secret."""
     found = await _webhooks(request).endpoints(mine())
     return json_answer(page([_told(each) for each in found], more=False))
 
 
-@_endpoint
+@own_endpoint
 async def one(request: Request) -> Response:
     """Answer with one endpoint."""
     return json_answer(_told(await _webhooks(request).endpoint(_id(request), tenant=mine())))
 
 
-@_endpoint
+@own_endpoint
 async def switch(request: Request) -> Response:
     """Disable an endpoint (`disabled` true), or let it be told again."""
     given = await _given(request)
@@ -79,7 +62,7 @@ async def switch(request: Request) -> Response:
     return json_answer(_told(changed))
 
 
-@_endpoint
+@own_endpoint
 async def rotate(request: Request) -> Response:
     """Give an endpoint a new secret; for `overlap` (24h) the present one signs messages, too."""
     given = await _given(request)
@@ -90,13 +73,13 @@ async def rotate(request: Request) -> Response:
     return json_answer({**_told(changed), "secret": secret})
 
 
-@_endpoint
+@own_endpoint
 async def test(request: Request) -> Response:
     """Send an endpoint a test event once, and answer with how that went; nothing of what the endpoint answered."""
     return json_answer(_delivery(await _webhooks(request).test(_id(request), tenant=mine())))
 
 
-@_endpoint
+@own_endpoint
 async def delete(request: Request) -> Response:
     """Delete an endpoint, and what is still to be sent to it."""
     given = await _given(request)
@@ -104,7 +87,7 @@ async def delete(request: Request) -> Response:
     return json_answer({"id": _id(request), "object": "webhook", "deleted": True})
 
 
-@_endpoint
+@own_endpoint
 async def deliveries(request: Request) -> Response:
     """Answer with the latest deliveries, newest first: states, statuses and times, never what was answered."""
     limit = page_limit(request, default=DEFAULT_DELIVERIES, most=MOST_DELIVERIES)
