@@ -11,6 +11,7 @@ SHORT_ANSWER = 8
 
 _LEARNING = 0.05
 _LIVE_SHARE = 0.5
+_LIVE_AT_FIRST = 0.5
 
 
 def percentile(values: Iterable[float], share: float) -> float | None:
@@ -68,7 +69,7 @@ class LiveGap:
 
     def __init__(self) -> None:
         self.tokens_per_piece = 1.0
-        self._value = 0.0
+        self._value = _LIVE_AT_FIRST
         self._ticked = -math.inf
         self._moved: dict[str, tuple[float, int]] = {}
 
@@ -91,7 +92,8 @@ class LiveGap:
     def tick(self, now: float, streams: list[tuple[float, str]], promises: Promises) -> float | None:
         """Return the ratio, smoothed over ticks; `None` where nothing streams.
 
-        It begins at nothing: a first tick, of one answer's slow beginning, would cut a limit that has yet to grow.
+        It begins as if tokens had come at twice the pace that is promised: a first tick alone, of one answer's slow
+        beginning, would cut a limit that has yet to grow.
 
         `streams` holds the time of the latest piece, and the model, of each stream being decoded.
         """

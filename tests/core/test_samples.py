@@ -284,21 +284,21 @@ def test_the_live_gap_is_the_mean_over_all_streams_of_both_lanes(server: Server)
     for obs, pieces in ((one, 20), (other, 60)):
         server.emit(obs, 1.0)
         server.emit(obs, 5.0, pieces)
-    assert server.signals(5.0).live == pytest.approx(8.0 / 80 / 0.1 / 2)
+    assert server.signals(5.0).live == pytest.approx((0.5 + 8.0 / 80 / 0.1) / 2)
 
 
-def test_the_live_gap_is_smoothed_by_half_per_tick_from_nothing_on(server: Server) -> None:
+def test_the_live_gap_is_smoothed_by_half_per_tick_from_half_on(server: Server) -> None:
     obs = server.arrive(0.0)
     server.emit(obs, 1.0)
     server.emit(obs, 5.0, 40)
-    assert server.signals(5.0).live == pytest.approx(0.5)
+    assert server.signals(5.0).live == pytest.approx((0.5 + 1.0) / 2)
     server.emit(obs, 10.0, 25)
-    assert server.signals(10.0).live == pytest.approx((0.5 + 2.0) / 2)
+    assert server.signals(10.0).live == pytest.approx((0.75 + 2.0) / 2)
 
 
 def test_the_live_gap_counts_streams_that_ended_since_the_last_tick(server: Server) -> None:
     server.stream(0.0, first=0.5, gap=0.2, out=10, lane=Lane.BATCH)
-    assert server.signals(5.0).live == pytest.approx(1.0)
+    assert server.signals(5.0).live == pytest.approx((0.5 + 2.0) / 2)
     assert server.signals(10.0).live is None
 
 
@@ -314,8 +314,8 @@ def test_streams_that_all_stand_still_for_a_tick_give_the_silence_as_lower_bound
         obs = server.arrive(0.0, lane)
         server.emit(obs, 1.0)
         server.emit(obs, 4.0, 60)
-    assert server.signals(5.0).live == pytest.approx(0.25)
-    assert server.signals(10.0).live == pytest.approx((0.25 + 6.0 / 0.1) / 2)
+    assert server.signals(5.0).live == pytest.approx(0.5)
+    assert server.signals(10.0).live == pytest.approx((0.5 + 6.0 / 0.1) / 2)
 
 
 def test_one_silent_stream_alone_may_be_a_slow_reader(server: Server) -> None:
@@ -336,7 +336,7 @@ def test_the_live_gap_knows_of_engines_that_send_several_tokens_a_piece(server: 
     obs = server.arrive(300.0)
     server.emit(obs, 301.0)
     server.emit(obs, 305.0, 10)
-    assert server.signals(305.0).live == pytest.approx((0.125 + 1.0) / 2, rel=0.01)
+    assert server.signals(305.0).live == pytest.approx((0.375 + 1.0) / 2, rel=0.01)
 
 
 def test_a_request_that_was_pulled_back_and_began_anew_is_read_from_its_beginning(server: Server) -> None:
@@ -349,7 +349,7 @@ def test_a_request_that_was_pulled_back_and_began_anew_is_read_from_its_beginnin
     server.signals(10.0)
     server.emit(obs, 11.0)
     server.emit(obs, 13.0, 20)
-    assert server.signals(15.0).live == pytest.approx((0.25 + 1.0) / 2)
+    assert server.signals(15.0).live == pytest.approx((0.5 + 1.0) / 2)
 
 
 # For people
