@@ -146,22 +146,22 @@ def _record(ended: _Ended, began: float) -> CallRecord:
     request, tenant, key, pool, model, lane, batch, *_ = ended
     outcome, status, queued_s, arrived, first, now, input_tokens, output_tokens, estimated = ended[7:]
     return CallRecord(
-        at=began + arrived,
-        request=_text(request),
-        tenant=_text(tenant),
-        key=_text(key),
-        pool=pool,
-        model=_text(model),
-        lane=lane.value,
-        batch=_text(batch),
-        outcome=outcome.value,
-        status=status,
-        queue_ms=_ms(queued_s),
-        first_token_ms=None if first is None else _ms(first - arrived),
-        total_ms=_ms(now - arrived),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        estimated=estimated,
+        began + arrived,
+        _text(request),
+        _text(tenant),
+        _text(key),
+        pool,
+        _text(model),
+        lane.value,
+        _text(batch),
+        outcome.value,
+        status,
+        _ms(queued_s),
+        None if first is None else _ms(first - arrived),
+        _ms(now - arrived),
+        input_tokens,
+        output_tokens,
+        estimated,
     )
 
 

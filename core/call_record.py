@@ -1,12 +1,11 @@
 """One call as the call log tells it: who, where, how it ended, how long it took; never what was said. Values."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """One LLM request, or one sending of a durable item. `id` rises with each and is 0 until it is stored.
 
     `at` is the arrival in seconds since 1970, times are milliseconds from there: `queue_ms` of waiting for slots,
@@ -51,7 +50,9 @@ class CallQuery:
     limit: int = 100
 
 
-COLUMNS = ("id", *(each.name for each in fields(CallRecord) if each.name != "id"))
+STORED = CallRecord._fields[:-1]
+"""What a row is stored with; its id comes by itself."""
+COLUMNS = ("id", *STORED)
 
 
 def as_json(record: CallRecord) -> dict[str, Any]:

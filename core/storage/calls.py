@@ -1,20 +1,17 @@
 """The call log in SQL."""
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from sqlalchemy import ColumnElement, Connection, delete, func, or_
 from sqlmodel import col, select
 
-from core.call_record import COLUMNS, CallQuery, CallRecord
+from core.call_record import COLUMNS, STORED, CallQuery, CallRecord
 from core.models import CallRow
 from core.storage.bulk import insert_rows
 from core.storage.database import Database
 from core.storage.tables import CALLS
 
 PRUNE_GROUP = 2000
-_STORED = tuple(name for name in COLUMNS if name != "id")
-_stored = attrgetter(*_STORED)
 _EQUAL = ("tenant", "key", "pool", "model", "lane", "outcome", "batch", "request")
 
 
@@ -67,4 +64,4 @@ def _conditions(query: CallQuery) -> list[ColumnElement[bool]]:
 
 
 def _insert(connection: Connection, records: Sequence[CallRecord]) -> None:
-    insert_rows(connection, CALLS, _STORED, map(_stored, records))
+    insert_rows(connection, CALLS, STORED, [record[:-1] for record in records])

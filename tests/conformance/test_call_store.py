@@ -1,6 +1,5 @@
 """What every CallStore does."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -34,11 +33,11 @@ CALL = CallRecord(
 
 async def test_calls_are_read_back_as_they_were_newest_first(store: SqlStore) -> None:
     calls: CallStore = store
-    await calls.add_calls([CALL, replace(CALL, request="req_2", first_token_ms=3.5, estimated=False)])
+    await calls.add_calls([CALL, CALL._replace(request="req_2", first_token_ms=3.5, estimated=False)])
     await calls.add_calls([])
     found = await calls.calls(CallQuery())
-    assert [replace(record, id=0) for record in found] == [
-        replace(CALL, request="req_2", first_token_ms=3.5, estimated=False),
+    assert [record._replace(id=0) for record in found] == [
+        CALL._replace(request="req_2", first_token_ms=3.5, estimated=False),
         CALL,
     ]
     assert found[0].id > found[1].id
@@ -46,13 +45,13 @@ async def test_calls_are_read_back_as_they_were_newest_first(store: SqlStore) ->
 
 @pytest.mark.parametrize("name", ["tenant", "key", "pool", "model", "lane", "outcome", "batch", "request"])
 async def test_calls_are_found_by_each_of_their_names(store: SqlStore, name: str) -> None:
-    await store.add_calls([CALL, replace(CALL, **{name: "other"})])
+    await store.add_calls([CALL, CALL._replace(**{name: "other"})])
     [found] = await store.calls(CallQuery(**{name: "other"}))
     assert getattr(found, name) == "other"
 
 
 async def test_calls_are_found_by_time_and_page_by_page(store: SqlStore) -> None:
-    hours = [replace(CALL, at=(NOW + timedelta(hours=n)).timestamp(), request=f"r{n}") for n in range(4)]
+    hours = [CALL._replace(at=(NOW + timedelta(hours=n)).timestamp(), request=f"r{n}") for n in range(4)]
     await store.add_calls(hours)
 
     async def names(**query: object) -> list[str]:
@@ -65,7 +64,7 @@ async def test_calls_are_found_by_time_and_page_by_page(store: SqlStore) -> None
 
 
 async def test_pruning_bounds_the_log_in_number_and_age(store: SqlStore) -> None:
-    hours = [replace(CALL, at=(NOW + timedelta(hours=n)).timestamp(), request=f"r{n}") for n in range(6)]
+    hours = [CALL._replace(at=(NOW + timedelta(hours=n)).timestamp(), request=f"r{n}") for n in range(6)]
     await store.add_calls(hours)
     assert await store.prune_calls(before=0, keep=6) == 0
     assert await store.prune_calls(before=0, keep=4) == 2
