@@ -185,7 +185,7 @@ async def test_what_cannot_be_put_back_any_more_says_so(here: Site) -> None:
 
 async def test_calls_are_listed_with_filters_and_an_export(here: Site) -> None:
     other = CALL._replace(request="req_2", lane="batch", batch="batch_7", outcome="upstream_error", status=503)
-    await here.runtime.store.add_calls([CALL, replace(other, first_token_ms=None)])
+    await here.runtime.store.add_calls([CALL, other._replace(first_token_ms=None)])
     shown = text(await here.get("/audit/calls"))
     assert "search, chat default, m interactive success 200 1.5 ms 120 ms 2.50 s 7 / 1,200 about req_1" in shown
     assert "batch upstream error 503 1.5 ms — 2.50 s" in shown
