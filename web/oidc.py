@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
 import msgspec
 import structlog
 from itsdangerous import BadSignature, URLSafeTimedSerializer
@@ -39,6 +38,7 @@ log = structlog.get_logger(__name__)
 @contextmanager
 def _told(fault: str) -> Iterator[None]:
     """Turn what goes wrong with the provider, and nothing else, into ProviderFailed."""
+    import httpx2
     from authlib.common.errors import AuthlibBaseError
     from joserfc.errors import JoseError
 

@@ -13,14 +13,14 @@ from core.batch.wake import Wake
 from core.lifecycle import Service
 from core.ports import BatchStore
 
-EVERY_S = 1.0
+EVERY_S = 2.0
 AT_ONCE = 4
 
 log = structlog.get_logger(__name__)
 
 
 class Keeper(Service):
-    """Looks at every batch whenever it is woken, and each second. A batch that fails to be kept is tried again."""
+    """Looks at every batch when it is woken, and every two seconds. A batch that fails to be kept is tried again."""
 
     name = "batch keeper"
 
