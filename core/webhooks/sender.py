@@ -19,7 +19,7 @@ BACK_OFF_S = (5, 30, 120, 600, 1800, 3600, 7200, 14_400, 28_800, 43_200)
 """Seconds until the next attempt, after the first, the second, ...: about 28 hours in all."""
 JITTER = 0.2
 AT_ONCE = 32
-EVERY_S = 1.0
+EVERY_S = 2.0
 # Longer than any attempt takes: what a crash left behind is tried again after it.
 LEASE = timedelta(seconds=60)
 KEPT = timedelta(days=30)
