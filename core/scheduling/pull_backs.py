@@ -67,13 +67,13 @@ class PullBacks:
         """Make room for an interactive request that has no first token at half its budget, `half_budget` seconds.
 
         What goes is batch sent before it which has no first token either; or, where the server itself lets requests
-        queue, the youngest. It queues if another interactive request, sent half a budget earlier, still waits too.
+        queue, the youngest. It queues if of another interactive request, sent half a budget earlier, not a byte came.
         """
         if ticket.lease is None or ticket.lease.released or ticket.first is not None:
             return
         sent, victims = ticket.lease.started, self._victims()
         ahead = [t for t in victims if t.first is None and t.lease is not None and t.lease.started <= sent]
-        oldest = next(iter(self._unanswered)).lease
+        oldest = next((other for other in self._unanswered if not other.answered), ticket).lease
         queues = oldest is not None and oldest.started <= sent - half_budget
         self._pull_back(ahead or victims[:queues], PullBack.FIRST_TOKEN_OVERDUE, HOLD_AFTER_PULL_BACK_S)
 

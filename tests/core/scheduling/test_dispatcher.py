@@ -256,17 +256,19 @@ def test_an_overdue_interactive_request_pulls_back_batch_before_it_that_has_no_f
     virtually(limits(4, 1), body)
 
 
-@pytest.mark.parametrize(("earlier", "pulled"), [(0.51, ["young"]), (0.49, [])])
+@pytest.mark.parametrize(
+    ("earlier", "answered", "pulled"), [(0.51, False, ["young"]), (0.49, False, []), (0.51, True, [])]
+)
 def test_where_the_server_lets_interactive_requests_queue_the_youngest_batch_makes_room(
-    earlier: float, pulled: list[str]
+    earlier: float, answered: bool, pulled: list[str]
 ) -> None:
-    """One slow prefill is no queue; a request sent half a budget earlier that still waits is one."""
+    """One slow prefill is no queue; a request sent half a budget earlier is one, unless its answer has begun."""
 
     async def body(bench: Bench) -> None:
         for name in ("old", "young"):
             bench.dispatcher.first_token(bench.submit(BATCH, name, streamed=True))
             await bench.clock.sleep(0.1)
-        waiting = [bench.submit(INTERACTIVE, "i0", streamed=True)]
+        waiting = [bench.submit(INTERACTIVE, "i0", streamed=True, answered=answered)]
         await bench.clock.sleep(earlier)
         waiting.append(bench.submit(INTERACTIVE, "i1", streamed=True))
         await bench.clock.sleep(0.51)
