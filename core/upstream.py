@@ -202,7 +202,8 @@ def _timeout(connect: float) -> aiohttp.ClientTimeout:
 
 
 def _passed_on(raw: Sequence[tuple[bytes, bytes]], scrubber: Scrubber | None) -> list[tuple[bytes, bytes]]:
-    headers = [(key.lower(), value if scrubber is None else scrubber.clean(value)) for key, value in raw]
+    clean = scrubber.clean if scrubber is not None else bytes
+    headers = [(clean(key).lower(), clean(value)) for key, value in raw]
     names = {key for key, _ in headers}
     dropped = _HOP_BY_HOP | _ENCODED if b"content-encoding" in names else _HOP_BY_HOP
     return headers if names.isdisjoint(dropped) else [header for header in headers if header[0] not in dropped]

@@ -159,11 +159,12 @@ async def body_of(upstream: HttpUpstream) -> tuple[int, dict[bytes, bytes], byte
 async def test_a_provider_that_echoes_the_key_in_an_error_does_not_give_it_away(status: int) -> None:
     """R99 BerriAI/litellm#15799: in body and headers, with a length that is right."""
     body = b'{"error":{"message":"Incorrect API key provided: %s"}}' % LONG_CANARY.encode()
-    head = b"HTTP/1.1 %d X\r\nx-debug: Bearer %s\r\ncontent-length: %d\r\n\r\n"
-    async with answering(head % (status, LONG_CANARY.encode(), len(body)) + body) as upstream:
+    head = b"HTTP/1.1 %d X\r\nx-debug: Bearer %s\r\nx-of-%s: 1\r\ncontent-length: %d\r\n\r\n"
+    async with answering(head % (status, LONG_CANARY.encode(), LONG_CANARY.encode(), len(body)) + body) as upstream:
         told, headers, passed = await body_of(upstream)
     assert told == status
     assert LONG_CANARY.encode() not in passed + repr(headers).encode()
+    assert headers[b"x-of-********"] == b"1"
     assert headers[b"content-length"] == str(len(passed)).encode()
     assert b"Incorrect API key provided: ********" in passed
 
