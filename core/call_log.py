@@ -20,12 +20,10 @@ GROUP = 500
 LONGEST_TEXT = 200
 PATIENCE_S = 2.0
 """Seconds that the database gets at the stop."""
+_LANES = {lane: lane.value for lane in Lane}
+_OUTCOMES = {outcome: outcome.value for outcome in Outcome}
 
 log = structlog.get_logger(__name__)
-
-_Ended = tuple[
-    str, str, str, str, str, Lane, str, Outcome, int, float, float, float | None, float, int, int, bool
-]  # a tuple, as it is made while a request ends; it holds on to nothing of the request
 
 
 class CallLog(Service):
@@ -55,7 +53,8 @@ class CallLog(Service):
         self._kept = timedelta(days=days)
         self._capacity = capacity
         self._every = every
-        self._waiting: deque[_Ended] = deque()
+        self._waiting: deque[CallRecord] = deque()
+        self._began = self._wall_at_zero()
         self._writing = asyncio.Lock()
         self._failing = False
 
@@ -67,21 +66,22 @@ class CallLog(Service):
             if len(waiting) >= capacity:
                 self.dropped += 1
                 return
+            arrived = seen.arrived
             waiting.append(
-                (
+                CallRecord(
+                    self._began + arrived,
                     call.id,
                     call.tenant,
                     call.key,
                     pool,
-                    call.model[:LONGEST_TEXT],
-                    call.lane,
+                    _text(call.model),
+                    _LANES[call.lane],
                     call.source if call.durable else "",
-                    outcome,
+                    _OUTCOMES[outcome],
                     status,
-                    call.queued_s,
-                    seen.arrived,
-                    seen.first if seen.streamed else None,
-                    now,
+                    call.queued_s * 1000,
+                    (seen.first - arrived) * 1000 if seen.streamed and seen.first is not None else None,
+                    (now - arrived) * 1000,
                     call.input_tokens,
                     call.output_tokens,
                     call.estimated,
@@ -115,16 +115,20 @@ class CallLog(Service):
         What ends meanwhile waits for the next time: else a busy gateway would store it by the handful, without a pause.
         """
         async with self._writing:
-            began = self._clock.now().timestamp() - self._clock.monotonic()
+            self._began = self._wall_at_zero()
             left = len(self._waiting)
             while left > 0:
                 group = [self._waiting.popleft() for _ in range(min(GROUP, left))]
                 left -= len(group)
-                await self._store_group([_record(ended, began) for ended in group])
+                await self._store_group(group)
 
     async def prune(self, now: datetime) -> int:
         """Delete what is too old or too much; return how many rows."""
         return await self._store.prune_calls(before=(now - self._kept).timestamp(), keep=self._rows)
+
+    def _wall_at_zero(self) -> float:
+        """Return the wall time at monotonic time 0, in seconds since 1970; it moves when the machine's clock is set."""
+        return self._clock.now().timestamp() - self._clock.monotonic()
 
     async def _store_group(self, records: list[CallRecord]) -> None:
         try:
@@ -139,34 +143,6 @@ class CallLog(Service):
             self._failing = True
         else:
             self._failing = False
-
-
-def _record(ended: _Ended, began: float) -> CallRecord:
-    """Return the row of a call; `began` is the wall time, in seconds since 1970, at monotonic time 0."""
-    request, tenant, key, pool, model, lane, batch, *_ = ended
-    outcome, status, queued_s, arrived, first, now, input_tokens, output_tokens, estimated = ended[7:]
-    return CallRecord(
-        began + arrived,
-        _text(request),
-        _text(tenant),
-        _text(key),
-        pool,
-        _text(model),
-        lane.value,
-        _text(batch),
-        outcome.value,
-        status,
-        _ms(queued_s),
-        None if first is None else _ms(first - arrived),
-        _ms(now - arrived),
-        input_tokens,
-        output_tokens,
-        estimated,
-    )
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 1)
 
 
 def _text(text: str) -> str:

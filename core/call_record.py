@@ -52,11 +52,13 @@ class CallQuery:
 
 STORED = CallRecord._fields[:-1]
 """What a row is stored with; its id comes by itself."""
+_TIMES = ("queue_ms", "first_token_ms", "total_ms")
 COLUMNS = ("id", *STORED)
 
 
 def as_json(record: CallRecord) -> dict[str, Any]:
     """Return a record as the API tells it."""
     told: dict[str, Any] = {name: getattr(record, name) for name in COLUMNS}
+    told |= {name: round(told[name], 1) for name in _TIMES if told[name] is not None}
     at = datetime.fromtimestamp(record.at, UTC).isoformat(timespec="milliseconds")
     return told | {"at": at.replace("+00:00", "Z")}

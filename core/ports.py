@@ -54,7 +54,10 @@ class UpstreamRequest:
 
 
 class UpstreamAnswer(Protocol):
-    """An answer whose head has arrived. `read` must be called until it returns b"", or `close` at any time before."""
+    """An answer whose head has arrived; the names of its headers are in lower case.
+
+    `read` must be called until it returns b"", or `close` at any time before.
+    """
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]

@@ -35,7 +35,13 @@ def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
 def running(app: Any, *, lifespan: str = "on") -> Iterator[str]:
     """Serve `app` for as long as the context lasts; yields its address."""
     config = uvicorn.Config(
-        app, port=0, log_level="critical", lifespan=lifespan, http=EdgeProtocol, timeout_graceful_shutdown=1
+        getattr(app, "entrance", app),
+        interface="asgi3",
+        port=0,
+        log_level="critical",
+        lifespan=lifespan,  # type: ignore[arg-type]  # "on" and "off" are
+        http=EdgeProtocol,
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

@@ -64,9 +64,13 @@ async def http_error(request: Request, error: Exception) -> Response:
     return Response(error_body(told), error.status_code, headers, media_type="application/json")
 
 
+def internal_error() -> RequestError:
+    """Return the answer where Tidegate itself is at fault; what went wrong stands in the log alone."""
+    return RequestError(500, "internal_error", "Tidegate failed to answer this; its log tells why.")
+
+
 async def server_error(request: Request, error: Exception) -> Response:
-    """Answer where Tidegate itself is at fault; what went wrong stands in the log alone."""
+    """Answer where Tidegate itself is at fault."""
     if not request.url.path.startswith(_API):
         return PlainTextResponse("Internal Server Error", 500)
-    told = RequestError(500, "internal_error", "Tidegate failed to answer this; its log tells why.")
-    return Response(error_body(told), 500, media_type="application/json")
+    return Response(error_body(internal_error()), 500, media_type="application/json")

@@ -20,21 +20,55 @@ _FOREIGN_SITES = frozenset({"cross-site", "same-site"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+class KnownHosts:
+    """The names under which the gateway may be reached: the loopback ones and `names`; "*" stands for all.
+
+    Addresses given as numbers are always known: only a name can be rebound.
+    """
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = frozenset(name.lower() for name in names)
+        self._known = functools.lru_cache(maxsize=256)(self._is_known)
+
+    def __contains__(self, host: str) -> bool:
+        return self._known(host)
+
+    def has_plain_call(self, scope: Scope) -> bool:
+        """Tell at little cost whether this is a request to a known host that no browser can have sent."""
+        host = b""
+        for key, value in scope["headers"]:
+            if key in _BROWSERS_HEADERS:
+                return False
+            if key == b"host":
+                host = host or value
+        return self._known(host.decode("latin-1"))
+
+    def _is_known(self, host: str) -> bool:
+        if "*" in self._names:
+            return True
+        name = _host_name(host)
+        if name == "localhost" or name.endswith(".localhost") or name in self._names:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
 class SecurityHeaders:
     """ASGI middleware: refuses unknown hosts and cross-site changes, and sets the headers of every page.
 
-    `hosts` are names beside the loopback ones under which the gateway may be reached; "*" allows all. Addresses given
-    as numbers are always allowed: only a name can be rebound. Answers under /v1/ pass through untouched.
+    Answers under /v1/ pass through untouched.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: KnownHosts) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
-        self._known = functools.lru_cache(maxsize=256)(self._is_known)
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the request, then pass it on."""
-        if scope["type"] != "http" or self._is_plain_call(scope):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
@@ -45,39 +79,15 @@ class SecurityHeaders:
         else:
             await self._app(scope, receive, _with_headers(send))
 
-    def _is_plain_call(self, scope: Scope) -> bool:
-        """Tell at little cost whether this is a call of the API that no browser can have sent, to a known host."""
-        if not scope["path"].startswith("/v1/"):
-            return False
-        host = b""
-        for key, value in scope["headers"]:
-            if key in _BROWSERS_HEADERS:
-                return False
-            if key == b"host":
-                host = host or value
-        return self._known(host.decode("latin-1"))
-
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[str, str] | None:
         """Return (code, message) of why this request is refused, `None` where it may pass."""
         host = headers.get("host", "")
-        if not self._known(host):
+        if host not in self._hosts:
             name = _host_name(host) or "(none)"
             return "host_not_allowed", f"Tidegate does not answer to the host name {name!r}; add it to `allowed_hosts`."
         if method in _SAFE_METHODS:
             return None
         return _cross_site(path, headers, host)
-
-    def _is_known(self, host: str) -> bool:
-        if "*" in self._hosts:
-            return True
-        name = _host_name(host)
-        if name == "localhost" or name.endswith(".localhost") or name in self._hosts:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def _cross_site(path: str, headers: Headers, host: str) -> tuple[str, str] | None:

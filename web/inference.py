@@ -13,7 +13,7 @@ from core.lanes import Lane, Outcome
 from core.pools import Pool
 from core.scheduling.calls import Call, Headers
 from web.auth import Identity, check_model, choose_lane, identity_of, may_use
-from web.errors import RawHeaders, send_error
+from web.errors import RawHeaders, internal_error, send_error
 from web.front import ClientGone, Front, list_models, read_body, request_id_of, watch
 from web.replies import AsgiReply, BrokenOff
 from web.routing import NEEDS_MODEL, WITHOUT_TOKENS, Routing, read_routing, with_model
@@ -57,22 +57,27 @@ class Inference:
         """Answer one request."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = request_id_of(headers)
-        lane = Lane.INTERACTIVE
+        identity = identity_of(scope)
         try:
-            identity = identity_of(scope)
-            lane = identity.lane
-            call, pool = await self._read_call(scope, headers, receive, identity, request_id)
+            path = upstream_path(scope)
+            body = await read_body(receive, headers, self._front.body_limit)
+            call, pool = self._call(scope, path, headers, body, identity, request_id)
             self._front.limits.enter(call.tenant, call.lane)
         except RequestError as error:
             log.info("refused", request_id=request_id, code=error.code, status=error.status)
-            await send_error(send, error, _early_headers(request_id, lane))
+            await send_error(send, error, _early_headers(request_id, identity.lane))
+            return
         except ClientGone:
             log.info("client left while sending", request_id=request_id)
-        else:
-            try:
-                await self._answer(call, pool, scope, send)
-            finally:
-                self._front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
+            return
+        except Exception:
+            await send_error(send, internal_error(), _early_headers(request_id, identity.lane))
+            raise
+        del body, headers
+        try:
+            await self._answer(call, pool, scope, send)
+        finally:
+            self._front.limits.leave(call.tenant, call.lane, call.input_tokens + call.output_tokens)
 
     async def _answer(self, call: Call, pool: Pool, scope: Scope, send: Send) -> None:
         reply = AsgiReply(send=send, call=call, pool=pool.name)
@@ -83,6 +88,9 @@ class Inference:
         except BrokenOff as broken:
             log.warning("broke off", request_id=call.id, pool=pool.name, code=str(broken))
             return
+        except Exception:
+            await reply.fail(internal_error())
+            raise
         if outcome is not Outcome.SUCCESS:
             log.info(
                 "answered",
@@ -93,11 +101,15 @@ class Inference:
                 status=reply.status,
             )
 
-    async def _read_call(
-        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, identity: Identity, request_id: str
+    def _call(
+        self,
+        scope: Scope,
+        path: str,
+        headers: dict[bytes, bytes],
+        body: bytes,
+        identity: Identity,
+        request_id: str,
     ) -> tuple[Call, Pool]:
-        path = upstream_path(scope)
-        body = await read_body(receive, headers, self._front.body_limit)
         routing = _routing(body, path, headers.get(b"content-type", b""))
         lane = choose_lane(identity, asked=_text(headers.get(b"x-tidegate-lane")), service_tier=routing.service_tier)
         check_model(identity, routing.model)

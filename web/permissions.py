@@ -184,18 +184,22 @@ def _guarded(route: BaseRoute) -> BaseRoute:
 
 
 class Guarded:
-    """An ASGI application that only those reach who may do `action`; whoever asks stands in the scope."""
+    """An ASGI application that only those reach who may do `action`; whoever asks stands in the scope.
 
-    def __init__(self, app: ASGIApp, action: Action) -> None:
+    The gate is that of the application which serves the request, unless it is given.
+    """
+
+    def __init__(self, app: ASGIApp, action: Action, gate: Gate | None = None) -> None:
         self._app = app
         self._action = action
+        self._gate = gate
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find out who asks, and let him in or answer why not."""
         if self._action is Action.PUBLIC:
             ASKING.set(GUEST)
             return self._app(scope, receive, send)
-        gate: Gate = scope["app"].state.gate
+        gate: Gate = self._gate or scope["app"].state.gate
         identity = gate.known(scope)
         if identity is None or not may(identity, self._action):
             return self._ask(gate, scope, receive, send)

@@ -20,8 +20,10 @@ class AsgiReply:
 
     __slots__ = (
         "_call",
+        "_ended",
         "_event_stream",
         "_head_sent",
+        "_left",
         "_line_open",
         "_pool",
         "_refusal",
@@ -35,6 +37,8 @@ class AsgiReply:
         self._call = call
         self._pool = pool.encode()
         self._head_sent = False
+        self._left = -1  # bytes of the body to come, below 0 where its length was not announced
+        self._ended = False
         self._event_stream = False
         self._refusal: list[bytes] | None = None
         self._line_open = False
@@ -49,12 +53,14 @@ class AsgiReply:
             self._refusal = [] if status >= 400 else None
             return
         passed = []
-        for key, value in headers:
-            name = key.lower()
+        for header in headers:
+            name, value = header
             if name not in _NOT_PASSED_ON:
-                passed.append((key, value))
+                passed.append(header)
                 if name == b"content-type":
                     self._event_stream = value.startswith(b"text/event-stream")
+                elif name == b"content-length":
+                    self._left = int(value)
         if status >= 400:
             passed = [_honest(header) for header in passed]
         await self._send_head(status, passed)
@@ -66,10 +72,14 @@ class AsgiReply:
             return
         if self._event_stream and piece:
             self._line_open = not piece.endswith(b"\n")
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._left -= len(piece)
+        self._ended = self._left == 0
+        await self._send({"type": "http.response.body", "body": piece, "more_body": not self._ended})
 
     async def finish(self) -> None:
-        """End the answer."""
+        """End the answer, unless all of its announced length went out, which ended it."""
+        if self._ended:
+            return
         body = b"" if self._refusal is None else _as_event(_as_error_body(b"".join(self._refusal), self.status))
         await self._send({"type": "http.response.body", "body": body})
 

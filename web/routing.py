@@ -1,7 +1,7 @@
 """Reads of a request's body what routing needs, and finds the pool that serves its model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +22,7 @@ class _Fields(msgspec.Struct):
     service_tier: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
+class Routing(NamedTuple):
     """What a body says that Tidegate acts on; everything else in it is between the client and the model server."""
 
     model: str | None

@@ -16,6 +16,7 @@ import structlog
 import uvicorn
 from filelock import FileLock, Timeout
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.server import HANDLED_SIGNALS
 
 from core.addresses import is_loopback
@@ -178,13 +179,15 @@ async def run_app(
     app: Starlette,
     bound: socket.socket,
     *,
+    entrance: ASGIApp | None = None,
     grace_s: int = 5,
     stall: float = 30.0,
     on_ready: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve `app` on the listening socket `bound` until a signal to stop; running answers get `grace_s` seconds to end.
 
-    The app's own start and stop run here, so that what they raise reaches the caller as it is.
+    Requests come in at its `entrance`, where it has one. The app's own start and stop run here, so that what they raise
+    reaches the caller as it is.
     """
     loop = asyncio.get_running_loop()
 
@@ -196,7 +199,7 @@ async def run_app(
         if runtime is not None:
             loop.call_soon_threadsafe(runtime.worker.drain)
 
-    server = Server(server_config(app, grace_s, stall=stall), on_ready=on_ready, on_stop=end_streams)
+    server = Server(server_config(entrance or app, grace_s, stall=stall), on_ready=on_ready, on_stop=end_streams)
     with server.capture_signals():
         async with contextlib.AsyncExitStack() as running:
             await _start(app, running)
@@ -215,10 +218,11 @@ async def _start(app: Starlette, running: contextlib.AsyncExitStack) -> None:
         raise ConfigError(f"cannot start: {type(error).__name__}: {fault} (more with --log-level debug)") from None
 
 
-def server_config(app: Starlette, grace_s: int, *, stall: float = 30.0) -> uvicorn.Config:
+def server_config(app: ASGIApp, grace_s: int, *, stall: float = 30.0) -> uvicorn.Config:
     """Return how uvicorn serves `app`; its logs go where all logs go. Clients that stall for so long are cut off."""
     return uvicorn.Config(
         app,
+        interface="asgi3",
         http=protocol_with(stall),
         ws="none",
         lifespan="off",
@@ -300,4 +304,13 @@ def serve(
             if doors is not None and doors.set_up is not None:
                 on_set_up(f"{settings.public_url or address}/setup?token={doors.set_up}")
 
-        run_to_end(run_app(app, bound, grace_s=settings.shutdown_grace, stall=settings.client_stall, on_ready=ready))
+        run_to_end(
+            run_app(
+                app,
+                bound,
+                entrance=app.entrance,
+                grace_s=settings.shutdown_grace,
+                stall=settings.client_stall,
+                on_ready=ready,
+            )
+        )

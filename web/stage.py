@@ -33,7 +33,7 @@ async def gateway(settings: Settings) -> AsyncIterator[Stage]:
     with locked(prepare_folder(settings)), listen(settings.host, settings.port) as bound:
         app = create_app(settings)
         server = Server(
-            server_config(app, GRACE_S),
+            server_config(app.entrance, GRACE_S),
             on_ready=ready.set,
             on_stop=lambda: loop.call_soon_threadsafe(stopped.set),
         )

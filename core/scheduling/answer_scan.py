@@ -93,6 +93,9 @@ class StreamScan(_Scan):
             self._find_usage(lines)
         return count
 
+    def finish(self) -> None:
+        """Do nothing: all that a stream tells was read as it passed."""
+
     def _content_events(self, lines: bytes) -> int:
         events = lines.count(b"data:")
         if events == 0:

@@ -34,8 +34,11 @@ def outcome_of_status(status: int) -> Outcome:
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
-    """Return the value of a header by its name in lower case."""
-    return next((value for key, value in headers if key.lower() == name), None)
+    """Return the value of a header by its name, `None` where it is missing."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
 
 
 def is_event_stream(headers: Headers) -> bool:

@@ -22,6 +22,7 @@ UNKNOWN_FIRST_TOKEN_S = 0.05
 # The server must have seen the abort before the slot is used again, or it would briefly hold one request too many.
 ABORT_GRACE_S = 0.05
 TIMER_ROUNDING_S = 0.002
+_INTERACTIVE, _BATCH = Lane.INTERACTIVE, Lane.BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,12 @@ class Dispatcher:
         self.on_room: Callable[[], None] | None = None
         self._slots = slots
         self._clock = clock
-        self._most = {Lane.INTERACTIVE: interactive_queue, Lane.BATCH: batch_queue}
+        self._most = {_INTERACTIVE: interactive_queue, _BATCH: batch_queue}
         self._batch_max_wait = batch_max_wait
         self._starts = TokenBucket(rate=batch_rps, burst=max(1.0, batch_rps)) if batch_rps else None
         self._tokens = TokenBucket(rate=batch_tpm / 60, burst=batch_tpm) if batch_tpm else None
-        self._queues = {Lane.INTERACTIVE: LaneQueue(), Lane.BATCH: LaneQueue()}
+        self._interactive, self._batch = LaneQueue(), LaneQueue()
+        self._queues = {_INTERACTIVE: self._interactive, _BATCH: self._batch}
         self._waits = {lane: RecentWaits() for lane in Lane}
         self._totals = {lane: Ewma(0.1) for lane in Lane}
         self._first_token = Ewma(0.1)
@@ -98,8 +100,14 @@ class Dispatcher:
 
         Raises Rejected: `interactive_queue_full`, `batch_queue_full`, `batch_paused`.
         """
+        if ticket.lane is _INTERACTIVE and not self._interactive and not self._batch:
+            # Nothing waits that this could overtake, or that could start because of it.
+            now = self._clock.monotonic()
+            if self._start(ticket, now):
+                self._note_demand(now)
+                return True
         queue = self._queues[ticket.lane]
-        if self.limits.paused and ticket.lane is Lane.BATCH and not ticket.durable:
+        if self.limits.paused and ticket.lane is _BATCH and not ticket.durable:
             raise self._rejected(ticket.lane, "batch_paused")
         most = self._most[ticket.lane]
         if len(queue) >= most > 0:
@@ -122,7 +130,7 @@ class Dispatcher:
         ticket.first = now
         self._pull_backs.first_token(ticket)
         self._stop_timer(ticket)
-        if ticket.lane is Lane.BATCH and ticket.lease is not None:
+        if ticket.lane is _BATCH and ticket.lease is not None:
             if ticket.streamed:
                 self._first_token.add(now - ticket.lease.started)
             self._awaiting.pop(ticket, None)
@@ -174,14 +182,14 @@ class Dispatcher:
     def counts(self) -> PoolCounts:
         """Return the present counts."""
         now = self._clock.monotonic()
-        in_flight, queues = self._slots.in_flight, self._queues
+        in_flight = self._slots.in_flight
         return PoolCounts(
-            interactive=in_flight[Lane.INTERACTIVE],
-            interactive_waiting=len(queues[Lane.INTERACTIVE]),
-            batch=in_flight[Lane.BATCH],
-            backlog=len(queues[Lane.BATCH]),
-            interactive_oldest_s=queues[Lane.INTERACTIVE].oldest_wait(now),
-            batch_oldest_s=queues[Lane.BATCH].oldest_wait(now),
+            interactive=in_flight[_INTERACTIVE],
+            interactive_waiting=len(self._interactive),
+            batch=in_flight[_BATCH],
+            backlog=len(self._batch),
+            interactive_oldest_s=self._interactive.oldest_wait(now),
+            batch_oldest_s=self._batch.oldest_wait(now),
         )
 
     def waits(self, lane: Lane) -> tuple[float | None, float | None]:
@@ -202,23 +210,23 @@ class Dispatcher:
         closed = limits.paused or (limits.ceiling if limits.hold is None else limits.hold) == 0
         if closed or now < self._held_until or now < self._backed_off_until:
             return 0
-        queue = self._queues[Lane.BATCH]
-        free, others = self.quota() - self._slots.in_flight[Lane.BATCH], len(queue) - queue.durable
+        queue = self._batch
+        free, others = self.quota() - self._slots.in_flight[_BATCH], len(queue) - queue.durable
         if others:
             free = max(0, free - others)
-        standing_by = 1 if len(queue) < self._most[Lane.BATCH] else 0
+        standing_by = 1 if len(queue) < self._most[_BATCH] else 0
         return max(0, free + standing_by - queue.durable)
 
     def demand(self) -> int:
         """Return the interactive demand that the quota leaves room for: in flight and waiting, or its recent peak."""
-        present = self._slots.in_flight[Lane.INTERACTIVE] + len(self._queues[Lane.INTERACTIVE])
+        present = self._slots.in_flight[_INTERACTIVE] + len(self._interactive)
         if not self.limits.room_for_peak:
             return present
         return max(present, self._peak.value(self._clock.monotonic()))
 
     def settling(self) -> int:
         """Return how many batch requests run above the quota and are left to finish."""
-        return max(0, self._slots.in_flight[Lane.BATCH] - self.quota())
+        return max(0, self._slots.in_flight[_BATCH] - self.quota())
 
     def take_bound(self) -> bool:
         """Tell whether since the last call batch had work and was stopped by the learned limit alone."""
@@ -238,14 +246,15 @@ class Dispatcher:
 
     def estimated_wait(self, lane: Lane, position: int) -> float:
         """Return the seconds after which the ticket at `position` (1 is next) will probably start."""
-        width = self.limits.slots if lane is Lane.INTERACTIVE else max(1, self.quota())
+        width = self.limits.slots if lane is _INTERACTIVE else max(1, self.quota())
         return position * (self._totals[lane].value or 1.0) / width
 
     # Starting
 
     def pump(self) -> None:
         """Start everything that may start now."""
-        self._start_all()
+        if self._interactive or self._batch:
+            self._start_all()
         if self.on_room is not None and self.room():
             self.on_room()
 
@@ -258,30 +267,36 @@ class Dispatcher:
 
     def _start_all(self) -> None:
         now = self._clock.monotonic()
-        interactive, batch = self._queues[Lane.INTERACTIVE], self._queues[Lane.BATCH]
+        interactive, batch = self._interactive, self._batch
         if batch:
             self._start_overdue(now)
         if interactive:
-            while interactive and self._start(interactive, now):
+            while interactive and self._start_head(interactive, now):
                 pass
             self._note_demand(now)
             if interactive:
                 self._pull_backs.for_waiting(len(interactive))
                 return
-        while batch and self._batch_may_start(now) and self._start(batch, now):
+        while batch and self._batch_may_start(now) and self._start_head(batch, now):
             pass
 
-    def _start(self, queue: LaneQueue, now: float, *, overdue: bool = False) -> bool:
+    def _start_head(self, queue: LaneQueue, now: float, *, overdue: bool = False) -> bool:
         ticket = queue.head()
         assert ticket is not None
+        if not self._start(ticket, now, overdue=overdue):
+            return False
+        queue.discard(ticket)
+        return True
+
+    def _start(self, ticket: Ticket, now: float, *, overdue: bool = False) -> bool:
+        """Give `ticket` a slot if one is free for its lane."""
         lease = self._slots.acquire(ticket.lane, now)
         if lease is None:
             return False
-        queue.pop()
         ticket.lease, ticket.overdue = lease, overdue
         self._waits[ticket.lane].add(now - ticket.arrived, now)
         self._pull_backs.started(ticket)
-        if ticket.lane is Lane.BATCH:
+        if ticket.lane is _BATCH:
             self._started_batch(ticket, now)
         elif ticket.streamed and self._pull_backs.possible:
             half = 0.5 * self.limits.first_token_budget(ticket.model)
@@ -303,19 +318,19 @@ class Dispatcher:
 
     def _start_overdue(self, now: float) -> None:
         """Let batch that waited too long move, even before interactive: at most max(1, floor) such at a time."""
-        limits, queue = self.limits, self._queues[Lane.BATCH]
+        limits, queue = self.limits, self._batch
         if not self._batch_max_wait or limits.paused or limits.hold == 0 or now < self._backed_off_until:
             return
         while self._overdue_running < max(1, limits.floor):
             wait = queue.oldest_wait(now)
-            if wait is None or wait < self._batch_max_wait or not self._start(queue, now, overdue=True):
+            if wait is None or wait < self._batch_max_wait or not self._start_head(queue, now, overdue=True):
                 return
 
     def _batch_may_start(self, now: float) -> bool:
         if self.limits.paused or now < self._held_until or now < self._backed_off_until:
             return False
         quota = self.quota()
-        if self._slots.in_flight[Lane.BATCH] >= quota:
+        if self._slots.in_flight[_BATCH] >= quota:
             self._note_bound()
             return False
         return len(self._awaiting) < self._pace(quota) and self._rates_allow(now)
@@ -327,14 +342,14 @@ class Dispatcher:
 
     def _pace(self, quota: int) -> int:
         """Return how many batch requests may await their first token at once (contracts: first-token pacing)."""
-        first, total = self._first_token.value, self._totals[Lane.BATCH].value
+        first, total = self._first_token.value, self._totals[_BATCH].value
         if first is None or not total:
             return 1
         return max(1, math.ceil(quota * first / total))
 
     def _unseen_first_token(self) -> float:
         """Return for how long a batch request that is not streamed counts as awaiting its first token."""
-        total = self._totals[Lane.BATCH].value
+        total = self._totals[_BATCH].value
         if total is None:
             return UNKNOWN_FIRST_TOKEN_S
         return min(self.limits.first_token_s / 2, total / (2 * max(1, self.quota())))
@@ -351,7 +366,7 @@ class Dispatcher:
 
     def _note_demand(self, now: float) -> None:
         if self.limits.room_for_peak:
-            present = self._slots.in_flight[Lane.INTERACTIVE] + len(self._queues[Lane.INTERACTIVE])
+            present = self._slots.in_flight[_INTERACTIVE] + len(self._interactive)
             self._peak.add(present, now)
 
     def _interactive_overdue(self, ticket: Ticket, half_budget: float) -> None:
@@ -362,7 +377,7 @@ class Dispatcher:
 
     def _release(self, ticket: Ticket, outcome: Outcome, tokens: int) -> None:
         self._give_back(ticket, outcome)
-        if self._tokens and ticket.lane is Lane.BATCH and tokens:
+        if self._tokens and ticket.lane is _BATCH and tokens:
             self._tokens.take(tokens, self._clock.monotonic())
         self.pump()
 
@@ -371,7 +386,7 @@ class Dispatcher:
         ticket.pull_backs += 1
         ticket.lease = ticket.first = None
         if not ticket.cancelled:
-            self._queues[Lane.BATCH].push_front(ticket)
+            self._batch.push_front(ticket)
         self.pump()
 
     def _give_back(self, ticket: Ticket, outcome: Outcome) -> None:
@@ -382,7 +397,7 @@ class Dispatcher:
         self._pull_backs.ended(ticket)
         if outcome is Outcome.SUCCESS:
             self._totals[lease.lane].add(self._clock.monotonic() - lease.started)
-        if lease.lane is Lane.BATCH:
+        if lease.lane is _BATCH:
             self._awaiting.pop(ticket, None)
             self._overdue_running -= ticket.overdue
             ticket.overdue = False

@@ -1,6 +1,7 @@
 """Takes one LLM request from its arrival to the last byte of its answer: slot, upstream, sample, release."""
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -146,8 +147,8 @@ class Exchange:
 
     async def run(self) -> Outcome:
         """Answer the call. Returns the outcome; raises nothing but a cancellation and what the reply raises."""
-        call, board = self._call, self._gateway.board
-        board.open(self._observation, self._clock.monotonic())
+        call = self._call
+        self._gateway.board.open(self._observation, self._observation.arrived)
         if call.stream and not call.durable:
             self._heart = self._clock.call_later(self._gateway.config.heartbeat_after, self._start_heartbeats)
         outcome = Outcome.CANCELLED
@@ -190,7 +191,7 @@ class Exchange:
         self._slot = asyncio.get_running_loop().create_future()
         try:
             with self._scope as scope:
-                scope.deadline(self._patience(), "queue_timeout")
+                scope.deadline(self._patient_until(), "queue_timeout")
                 await self._slot
         except Interrupted as stop:
             if isinstance(stop.reason, PullBack):
@@ -217,22 +218,24 @@ class Exchange:
         if self._slot is not None and not self._slot.done():
             self._slot.set_result(None)
 
-    def _patience(self) -> float:
-        """Return the seconds for which the call will still wait for a slot."""
-        now, arrived = self._clock.monotonic(), self._observation.arrived
-        patience = self._total_until - now
+    def _patient_until(self) -> float:
+        """Return the monotonic second until which the call waits for a slot."""
+        arrived, until = self._observation.arrived, self._total_until
         if self._call.lane is Lane.INTERACTIVE:
-            patience = min(patience, arrived + self._gateway.config.interactive_max_wait - now)
-        if self._call.max_wait is not None:
-            patience = min(patience, arrived + self._call.max_wait - now)
-        return patience
+            until = min(until, arrived + self._gateway.config.interactive_max_wait)
+        return until if self._call.max_wait is None else min(until, arrived + self._call.max_wait)
 
     async def _use_slot(self) -> Outcome:
         """Use the granted slot once and give it back with its outcome, whatever happens."""
         outcome, aborted = Outcome.CANCELLED, True
         try:
             with self._scope:
-                outcome, aborted = await self._send_and_relay()
+                answer = await self._send()
+                try:
+                    outcome = await self._pass_on(answer)
+                    aborted = False
+                finally:
+                    answer.close()
         except Interrupted as stop:
             if isinstance(stop.reason, PullBack):
                 outcome = Outcome.PREEMPTED
@@ -261,26 +264,12 @@ class Exchange:
             spent = self._call.input_tokens + self._call.output_tokens
             self._dispatcher.release(self._ticket, outcome, tokens=spent, aborted=aborted)
 
-    async def _send_and_relay(self) -> tuple[Outcome, bool]:
-        """Send the request and pass the answer on; return the outcome and whether the answer was left unread."""
-        answer = await self._send()
-        self._status = answer.status
-        try:
-            if answer.status >= 400:
-                await self._pass_refusal_on(answer)
-                return outcome_of_status(answer.status), False
-            if answer.status >= 300:
-                raise UpstreamFailed(502, "upstream_error", _REDIRECTED)
-            await self._relay(answer)
-            return Outcome.SUCCESS, False
-        finally:
-            answer.close()
-
     async def _send(self) -> UpstreamAnswer:
         """Send, once more if the provider refused an interactive call and a batch request made room for it."""
         call = self._call
         request = UpstreamRequest("POST", call.path, call.body, call.headers, self._timeouts.connect)
-        self._await_first_byte()
+        within = self._timeouts.first_byte if call.stream else math.inf
+        self._scope.deadline(min(self._total_until, self._clock.monotonic() + within), "first_byte")
         answer = await self._try_send(request)
         if answer.status in (429, 503) and self._refused(answer):
             answer.close()
@@ -313,16 +302,6 @@ class Exchange:
         self._refused_before = True
         return self._dispatcher.pull_back_for_refusal()
 
-    def _await_first_byte(self) -> None:
-        seconds = self._total_until - self._clock.monotonic()
-        if self._call.stream:
-            seconds = min(seconds, self._timeouts.first_byte)
-        self._scope.deadline(seconds, "first_byte")
-
-    def _await_next_byte(self) -> None:
-        seconds = min(self._timeouts.between_bytes, self._total_until - self._clock.monotonic())
-        self._scope.deadline(seconds, "between_bytes")
-
     async def _pass_refusal_on(self, answer: UpstreamAnswer) -> None:
         body = await read_answer(answer)
         self._stop_heartbeats()
@@ -330,43 +309,51 @@ class Exchange:
         await self._reply.send(body)
         await self._reply.finish()
 
-    async def _relay(self, answer: UpstreamAnswer) -> None:
-        streamed = is_event_stream(answer.headers)
-        self._observation.streamed = streamed
+    async def _pass_on(self, answer: UpstreamAnswer) -> Outcome:
+        """Pass an answer on as it comes. Returns the outcome; raises UpstreamFailed where the answer is none."""
+        status = self._status = answer.status
+        if status >= 400:
+            await self._pass_refusal_on(answer)
+            return outcome_of_status(status)
+        if status >= 300:
+            raise UpstreamFailed(502, "upstream_error", _REDIRECTED)
+        streamed = self._observation.streamed = is_event_stream(answer.headers)
         scan = StreamScan(self._call.path) if streamed else BodyScan()
-        begun = False
+        between, begun = self._timeouts.between_bytes, False
         while piece := await answer.read():
-            self._await_next_byte()
-            self._observe(scan.feed(piece), streamed)
+            now = self._clock.monotonic()
+            self._scope.deadline(min(now + between, self._total_until), "between_bytes")
+            tokens = scan.feed(piece)
+            if tokens:
+                self._observe(tokens, now)
             if not begun:
                 begun = self._ticket.answered = True
                 self._stop_heartbeats()
                 self._let_request_go()
-                await self._reply.start(answer.status, answer.headers)
+                await self._reply.start(status, answer.headers)
             await self._reply.send(piece)
-        if isinstance(scan, BodyScan):
-            scan.finish()
+        scan.finish()
         self._count_tokens(scan)
         if not scan.complete:
             raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
         if not begun:
-            await self._reply.start(answer.status, answer.headers)
+            await self._reply.start(status, answer.headers)
         await self._reply.finish()
+        return Outcome.SUCCESS
 
     def _let_request_go(self) -> None:
         """Free the request's memory for the time of its answer, unless it may have to be sent again."""
         if not self._call.durable:
             self._call.body, self._call.headers = b"", ()
 
-    def _observe(self, pieces: int, streamed: bool) -> None:
-        if not (pieces and streamed):
-            return
-        seen, now = self._observation, self._clock.monotonic()
+    def _observe(self, tokens: int, now: float) -> None:
+        """Note pieces of content of a stream."""
+        seen = self._observation
         if seen.first is None:
             seen.first = now
             self._dispatcher.first_token(self._ticket)
         seen.last = now
-        seen.tokens += pieces
+        seen.tokens += tokens
 
     def _count_tokens(self, scan: StreamScan | BodyScan) -> None:
         call = self._call

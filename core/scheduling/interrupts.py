@@ -84,12 +84,12 @@ class Scope:
         else:
             self._cancel()
 
-    def deadline(self, seconds: float, reason: Reason) -> None:
-        """Interrupt with `reason` after `seconds`, instead of any deadline set before.
+    def deadline(self, due: float, reason: Reason) -> None:
+        """Interrupt with `reason` at the monotonic second `due`, instead of any deadline set before.
 
         Putting a deadline off, as every piece of an answer does, costs no timer: the one that is set looks again.
         """
-        self._due, self._due_reason = self._clock.monotonic() + max(0.0, seconds), reason
+        self._due, self._due_reason = due, reason
         if self._timer is None or self._due < self._timer_at:
             self._arm()
 

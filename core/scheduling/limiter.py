@@ -4,22 +4,24 @@ from core.lanes import Lane, Outcome
 from core.ports import Lease
 from core.quotas import PoolLimits
 
+_INTERACTIVE, _BATCH = Lane.INTERACTIVE, Lane.BATCH
+
 
 class Limiter:
     """The embedded SlotPool: two counters and the leases that account for them (see `core.ports.SlotPool`)."""
 
     def __init__(self, *, limits: PoolLimits) -> None:
-        self.in_flight: dict[Lane, int] = {Lane.INTERACTIVE: 0, Lane.BATCH: 0}
+        self.in_flight: dict[Lane, int] = {_INTERACTIVE: 0, _BATCH: 0}
         self._limits = limits
         self._last_id = 0
 
     def acquire(self, lane: Lane, now: float) -> Lease | None:
         """Return a lease, or `None` where all slots, or all that batch may ever hold, are taken."""
         in_flight = self.in_flight
-        batch = in_flight[Lane.BATCH]
-        if in_flight[Lane.INTERACTIVE] + batch >= self._limits.slots:
+        batch = in_flight[_BATCH]
+        if in_flight[_INTERACTIVE] + batch >= self._limits.slots:
             return None
-        if lane is Lane.BATCH and batch >= self._limits.batch_max:
+        if lane is _BATCH and batch >= self._limits.batch_max:
             return None
         in_flight[lane] += 1
         self._last_id += 1

@@ -54,41 +54,31 @@ def _nobody(*_: object) -> None:
     """Take the call for an owner that is gone."""
 
 
-class LaneQueue:
+class LaneQueue(OrderedDict[Ticket, None]):
     """Tickets in the order in which they will start; every operation is O(1). `durable` counts the durable ones."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.durable = 0
-        self._tickets: OrderedDict[Ticket, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._tickets)
 
     def push(self, ticket: Ticket) -> None:
         """Add at the end."""
-        self._tickets[ticket] = None
+        self[ticket] = None
         self.durable += ticket.durable
 
     def push_front(self, ticket: Ticket) -> None:
         """Add so that it starts next."""
-        self._tickets[ticket] = None
-        self.durable += ticket.durable
-        self._tickets.move_to_end(ticket, last=False)
+        self.push(ticket)
+        self.move_to_end(ticket, last=False)
 
     def head(self) -> Ticket | None:
         """Return the ticket that starts next."""
-        return next(iter(self._tickets), None)
-
-    def pop(self) -> Ticket:
-        """Take the head out. Raises KeyError when empty."""
-        ticket = self._tickets.popitem(last=False)[0]
-        self.durable -= ticket.durable
-        return ticket
+        return next(iter(self), None)
 
     def discard(self, ticket: Ticket) -> None:
         """Take a ticket out, wherever it stands; legal when it is not there."""
-        if ticket in self._tickets:
-            del self._tickets[ticket]
+        if ticket in self:
+            del self[ticket]
             self.durable -= ticket.durable
 
     def oldest_wait(self, now: float) -> float | None:

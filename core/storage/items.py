@@ -149,7 +149,7 @@ def _add(connection: Connection, batch_id: str, items: Sequence[NewItem]) -> Non
     if number is None:
         raise InvalidValue("status", f"{batch_id} is validating no more")
     if items:
-        insert_rows(connection, ITEMS, _NEW, (_new_row(number, item) for item in items))
+        insert_rows(connection, ITEMS, _NEW, [_new_row(number, item) for item in items])
 
 
 def _drop(connection: Connection, batch_id: str, limit: int) -> int:

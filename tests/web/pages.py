@@ -15,7 +15,7 @@ from core.config import Settings
 from core.runtime import Runtime
 from web.app import routes
 from web.gate import Gate
-from web.headers import SecurityHeaders
+from web.headers import KnownHosts, SecurityHeaders
 from web.permissions import guarded
 from web.ui import Ui, running
 
@@ -65,7 +65,7 @@ async def site(folder: Path, **settings: Any) -> AsyncIterator[Site]:
     given = {"data": folder, "slots": 8, "upstream": NOBODY} if "pools" not in settings else {"data": folder}
     runtime = Runtime(settings=Settings(**(given | settings)))
     await runtime.start()
-    app = Starlette(routes=guarded(routes()), middleware=[Middleware(SecurityHeaders)])
+    app = Starlette(routes=guarded(routes()), middleware=[Middleware(SecurityHeaders, hosts=KnownHosts())])
     app.state.runtime, app.state.gate = runtime, Gate(runtime=runtime)
     transport = httpx2.ASGITransport(app=app)
     try:

@@ -22,7 +22,7 @@ from core.scheduling.retry_after import retry_after_seconds
 from tests.servers import Gate, gate
 from web.auth import choose_lane
 from web.front import request_id_of
-from web.headers import SecurityHeaders
+from web.headers import KnownHosts, SecurityHeaders
 from web.inference import forwarded, upstream_path
 from web.peers import Peers
 from web.routing import Routing, read_routing, with_model
@@ -93,7 +93,7 @@ def test_lanes_are_chosen_or_refused(asked: object, tier: object) -> None:
 @bounded
 @given(st.lists(st.tuples(st.sampled_from([b"host", b"origin", b"sec-fetch-site", b"cookie"]), TOKENS), max_size=6))
 def test_hosts_and_origins_pass_or_are_refused(raw: list[tuple[bytes, bytes]]) -> None:
-    guard = SecurityHeaders(lambda *_: None, hosts=["gate.internal"])  # type: ignore[arg-type,return-value]
+    guard = SecurityHeaders(lambda *_: None, hosts=KnownHosts(["gate.internal"]))  # type: ignore[arg-type,return-value]
     for method, path in (("GET", "/"), ("POST", "/ui/x"), ("POST", "/v1/x")):
         refusal = guard.refusal(method, path, Headers(raw=raw))
         assert refusal is None or len(refusal) == 2

@@ -5,9 +5,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from web.headers import CSP, SecurityHeaders
+from web.headers import CSP, KnownHosts, SecurityHeaders
 
-GUARD = SecurityHeaders(Starlette(), hosts=["gate.internal"])
+GUARD = SecurityHeaders(Starlette(), hosts=KnownHosts(["gate.internal"]))
 
 
 def refused(method: str, path: str, **headers: str) -> str | None:
@@ -33,7 +33,7 @@ def test_other_names_are_refused_against_rebinding(host: str) -> None:
 
 
 def test_a_star_allows_every_name() -> None:
-    guard = SecurityHeaders(Starlette(), hosts=["*"])
+    guard = SecurityHeaders(Starlette(), hosts=KnownHosts(["*"]))
     assert guard.refusal("GET", "/", Headers({"host": "anything.example"})) is None
 
 
@@ -79,7 +79,7 @@ def client() -> TestClient:
         Route("/text", lambda request: PlainTextResponse("hi")),
         Route("/v1/models", lambda request: HTMLResponse("upstream's own")),
     ]
-    return TestClient(SecurityHeaders(Starlette(routes=routes)), base_url="http://localhost")
+    return TestClient(SecurityHeaders(Starlette(routes=routes), hosts=KnownHosts()), base_url="http://localhost")
 
 
 def test_every_page_has_the_policy_and_is_not_stored(client: TestClient) -> None:
