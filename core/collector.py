@@ -1,12 +1,14 @@
-"""The metrics that are read, not written: every pool's present state and counters, when somebody asks for them."""
+"""The metrics: every pool's present state, counters and histograms, read when somebody asks for them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from core.lanes import Lane
+from core.metrics import LaneMeters, Tally
 from core.pools import Pool
 
 Row = tuple[tuple[str, ...], float | None]
@@ -31,6 +33,23 @@ class _Family:
         return family
 
 
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """One histogram by lane: its name and help, and which of a lane's tallies it is."""
+
+    name: str
+    help: str
+    tally: Callable[[LaneMeters], Tally]
+
+    def read(self, pools: Sequence[Pool]) -> Metric:
+        family = HistogramMetricFamily(f"tidegate_{self.name}", self.help, labels=("pool", "lane"))
+        for pool in pools:
+            for lane, meters in pool.gateway.meters.lanes.items():
+                tally = self.tally(meters)
+                family.add_metric((pool.name, lane.value), tally.buckets(), tally.total)
+        return family
+
+
 def _by_lane(read: Callable[[Pool], tuple[float | None, float | None]]) -> Callable[[Pool], Iterable[Row]]:
     def rows(pool: Pool) -> Iterable[Row]:
         interactive, batch = read(pool)
@@ -41,6 +60,18 @@ def _by_lane(read: Callable[[Pool], tuple[float | None, float | None]]) -> Calla
 
 def _one(read: Callable[[Pool], float | None]) -> Callable[[Pool], Iterable[Row]]:
     return lambda pool: [((), read(pool))]
+
+
+def _outcomes(pool: Pool) -> Iterable[Row]:
+    lanes = pool.gateway.meters.lanes.items()
+    return [((lane.value, outcome.value), n) for lane, meters in lanes for outcome, n in meters.outcomes.items()]
+
+
+def _tokens(pool: Pool) -> Iterable[Row]:
+    for lane, meters in pool.gateway.meters.lanes.items():
+        yield (lane.value, "input", "usage"), meters.input_tokens
+        for estimated, tokens in meters.output_tokens.items():
+            yield (lane.value, "output", "estimated" if estimated else "usage"), tokens
 
 
 def _refusals(pool: Pool) -> Iterable[Row]:
@@ -81,7 +112,27 @@ _GAUGES = (
         ],
     ),
 )
+_HISTOGRAMS = (
+    _Histogram("wait_seconds", "Wait for a slot.", lambda lane: lane.wait),
+    _Histogram(
+        "first_token_seconds",
+        "From arrival to the first token of a streamed answer, queue wait included.",
+        lambda lane: lane.first_token,
+    ),
+    _Histogram(
+        "per_token_seconds",
+        "Mean time per token after the first, of streamed answers of more than 8 tokens.",
+        lambda lane: lane.per_token,
+    ),
+)
 _COUNTERS = (
+    ("requests", "Requests by outcome.", ("lane", "outcome"), _outcomes),
+    (
+        "tokens",
+        "Tokens by direction; counted: from the server's usage, or estimated from content pieces.",
+        ("lane", "direction", "counted"),
+        _tokens,
+    ),
     (
         "limit_moves",
         "Moves of the limit.",
@@ -122,7 +173,8 @@ _COUNTERS = (
         _one(lambda p: p.dispatcher.stats.overdue_started),
     ),
 )
-FAMILIES = (
+FAMILIES: tuple[_Family | _Histogram, ...] = (
+    *_HISTOGRAMS,
     *(_Family(GaugeMetricFamily, *row) for row in _GAUGES),
     *(_Family(CounterMetricFamily, *row) for row in _COUNTERS),
 )
@@ -155,6 +207,6 @@ class PoolCollector(Collector):
         help_text = "Calls left out of the call log because the database was too slow or down."
         yield CounterMetricFamily("tidegate_call_log_dropped", help_text, value=self._calls_dropped())
 
-    def describe(self) -> Iterable[Metric]:
-        """Describe nothing, so that registering does not read the pools."""
-        return []
+    def exposition(self) -> bytes:
+        """Return all families in the Prometheus text format."""
+        return generate_latest(self)

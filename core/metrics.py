@@ -1,76 +1,61 @@
-"""The histograms and counters that requests write as they pass.
+"""What requests write as they pass, for the metrics: plain numbers, read when somebody asks for them (`collector`).
 
-Label values are bounded: pools and lanes come from the settings; models and tenants are not labels.
+The library's own counters cost a request four times as much. Label values are bounded: pools and lanes come from the
+settings; models and tenants are not labels.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from bisect import bisect_left
+from collections.abc import Sequence
 
 from core.lanes import Lane, Outcome
 from core.samples import Observation
 
-_WAIT = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 600)
-_FIRST = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
-_PER_TOKEN = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
-_POOL_LANE = ("pool", "lane")
-
-disable_created_metrics()  # a timestamp beside every counter would double the lines and tell nothing new
+WAIT_S = (0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 600)
+FIRST_TOKEN_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+PER_TOKEN_S = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
 
 
-class Instruments:
-    """The histograms and counters that requests write, in one registry."""
+class Tally:
+    """How many values fell into each bucket, whose upper ends are `bounds`, and what they sum up to."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.total = 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """Return for each upper end, the last of which is infinite, how many values are not above it."""
+        ends = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        sums = [sum(self._counts[: place + 1]) for place in range(len(ends))]
+        return list(zip(ends, sums, strict=True))
+
+
+class LaneMeters:
+    """One lane's numbers. `output_tokens` are by whether they are an estimate."""
+
+    __slots__ = ("first_token", "input_tokens", "outcomes", "output_tokens", "per_token", "wait")
 
     def __init__(self) -> None:
-        registry = self.registry = CollectorRegistry()
-        self.wait = Histogram("tidegate_wait_seconds", "Wait for a slot.", _POOL_LANE, buckets=_WAIT, registry=registry)
-        self.first_token = Histogram(
-            "tidegate_first_token_seconds",
-            "From arrival to the first token of a streamed answer, queue wait included.",
-            _POOL_LANE,
-            buckets=_FIRST,
-            registry=registry,
-        )
-        self.per_token = Histogram(
-            "tidegate_per_token_seconds",
-            "Mean time per token after the first, of streamed answers of more than 8 tokens.",
-            _POOL_LANE,
-            buckets=_PER_TOKEN,
-            registry=registry,
-        )
-        self.outcomes = Counter(
-            "tidegate_requests", "Requests by outcome.", (*_POOL_LANE, "outcome"), registry=registry
-        )
-        self.tokens = Counter(
-            "tidegate_tokens",
-            "Tokens by direction; counted: from the server's usage, or estimated from content pieces.",
-            (*_POOL_LANE, "direction", "counted"),
-            registry=registry,
-        )
-
-    def exposition(self) -> bytes:
-        """Return all metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
-
-
-class _LaneMeters:
-    """One lane's children, bound once: looking labels up costs more than the rest of a request's accounting."""
-
-    def __init__(self, instruments: Instruments, pool: str, lane: Lane) -> None:
-        self.wait = instruments.wait.labels(pool, lane)
-        self.first_token = instruments.first_token.labels(pool, lane)
-        self.per_token = instruments.per_token.labels(pool, lane)
-        self.outcomes = {outcome: instruments.outcomes.labels(pool, lane, outcome) for outcome in Outcome}
-        self.input = instruments.tokens.labels(pool, lane, "input", "usage")
-        self.output = {
-            estimated: instruments.tokens.labels(pool, lane, "output", "estimated" if estimated else "usage")
-            for estimated in (False, True)
-        }
+        self.wait = Tally(WAIT_S)
+        self.first_token = Tally(FIRST_TOKEN_S)
+        self.per_token = Tally(PER_TOKEN_S)
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.input_tokens = 0
+        self.output_tokens = {False: 0, True: 0}
 
 
 class PoolMeters:
-    """What the gateway of one pool writes."""
+    """What the gateway of one pool writes, by lane."""
 
-    def __init__(self, *, instruments: Instruments, pool: str) -> None:
-        self._lanes = {lane: _LaneMeters(instruments, pool, lane) for lane in Lane}
+    def __init__(self) -> None:
+        self.lanes = {lane: LaneMeters() for lane in Lane}
 
     def finished(
         self,
@@ -83,8 +68,8 @@ class PoolMeters:
         estimated: bool,
     ) -> None:
         """Account for a request that ended; `queued_s` is its wait for slots, in seconds."""
-        lane = self._lanes[seen.lane]
-        lane.outcomes[outcome].inc()
+        lane = self.lanes[seen.lane]
+        lane.outcomes[outcome] += 1
         if seen.started is None:
             return
         lane.wait.observe(queued_s)
@@ -93,7 +78,5 @@ class PoolMeters:
             tokens = output_tokens or seen.tokens
             if tokens > 8:
                 lane.per_token.observe((seen.last - seen.first) / (tokens - 1))
-        if input_tokens:
-            lane.input.inc(input_tokens)
-        if output_tokens:
-            lane.output[estimated].inc(output_tokens)
+        lane.input_tokens += input_tokens
+        lane.output_tokens[estimated] += output_tokens

@@ -42,7 +42,7 @@ from core.errors import ConfigError
 from core.history import History, Sample
 from core.lanes import Lane
 from core.lifecycle import Service
-from core.metrics import Instruments, PoolMeters
+from core.metrics import PoolMeters
 from core.operations import Figures, Operations
 from core.overview import Reading, Waits, sample
 from core.people.identity import ANY_MODEL
@@ -90,7 +90,6 @@ def build_pool(
     upstream: Upstream,
     emit: Callable[[Decision], None],
     saved: SavedLimit | None = None,
-    instruments: Instruments | None = None,
     period: float = 5.0,
     on_end: OnEnd | None = None,
 ) -> Pool:
@@ -111,14 +110,13 @@ def build_pool(
         batch_tpm=config.batch_tpm,
     )
     board = SampleBoard()
-    meters = PoolMeters(instruments=instruments or Instruments(), pool=config.name)
     gateway = Gateway(
         config=config,
         dispatcher=dispatcher,
         board=board,
         upstream=upstream,
         clock=clock,
-        meters=meters,
+        meters=PoolMeters(),
         on_end=on_end,
     )
     controller = PoolController(
@@ -199,7 +197,11 @@ class Runtime:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.started_at = self.clock.now()
-        self.instruments = Instruments()
+        self.metrics = PoolCollector(
+            pools=lambda: list(self.pools.values()),
+            tick_age=lambda: self.loop.tick_age,
+            calls_dropped=lambda: self.call_log.dropped,
+        )
         self.notifier = LocalNotifier()
         self.store = SqlStore(settings.database_url)
         self.files: FileStore = file_store(settings)
@@ -282,13 +284,6 @@ class Runtime:
         self.schedule = await self.store.schedule()
         for config in self.settings.pool_configs:
             await self._add_pool(config)
-        self.instruments.registry.register(
-            PoolCollector(
-                pools=lambda: list(self.pools.values()),
-                tick_age=lambda: self.loop.tick_age,
-                calls_dropped=lambda: self.call_log.dropped,
-            )
-        )
         self.calendar.rearm(self.schedule)
         self.calendar.start()
         for service in self._services():
@@ -454,7 +449,6 @@ class Runtime:
             upstream=http_upstream(config.base_url, key),
             emit=self.outbox.add,
             saved=await self.store.saved_limit(config.name),
-            instruments=self.instruments,
             period=self.settings.tick,
             on_end=self.call_log.of_pool(config.name) if self.settings.call_log_rows else None,
         )

@@ -109,7 +109,7 @@ class _NoSuchEndpoint:
 async def metrics(request: Request) -> Response:
     """Answer with all metrics in the Prometheus text format."""
     runtime: Runtime = request.app.state.runtime
-    return Response(runtime.instruments.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(runtime.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def routes() -> list[BaseRoute]:

@@ -26,6 +26,10 @@ class OneWriteTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def is_closing(self) -> bool:
+        """Tell whether the connection closes: asked for several times a request, and so not passed on by name."""
+        return self._transport.is_closing()
+
     def write(self, data: bytes) -> None:
         """Write `data` soon, with whatever else is written by then."""
         if not self._held:

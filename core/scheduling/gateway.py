@@ -1,6 +1,7 @@
 """Takes one LLM request from its arrival to the last byte of its answer: slot, upstream, sample, release."""
 
 import asyncio
+import functools
 import math
 import random
 from collections import Counter
@@ -69,6 +70,11 @@ class Gateway:
         self.on_end = on_end
         self.stats = GatewayStats()
 
+    @functools.cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop on which it first answers, hence on which it runs."""
+        return asyncio.get_running_loop()
+
     def exchange(self, call: Call, reply: Reply) -> "Exchange":
         """Return the exchange that will answer `call` into `reply`; it begins when it is run."""
         return Exchange(gateway=self, call=call, reply=reply)
@@ -112,7 +118,7 @@ class Exchange:
         self._clock = gateway.clock
         self._dispatcher = gateway.dispatcher
         self._timeouts = gateway.timeouts(call.lane)
-        self._scope = Scope(clock=gateway.clock)
+        self._scope = Scope(clock=gateway.clock, loop=gateway.loop, look_every=self._timeouts.between_bytes)
         arrived = gateway.clock.monotonic()
         self._total_until = arrived + self._timeouts.total
         self._observation = Observation(
@@ -188,7 +194,7 @@ class Exchange:
             granted, waits_since = False, self._clock.monotonic()
 
     async def _wait_for_slot(self) -> None:
-        self._slot = asyncio.get_running_loop().create_future()
+        self._slot = self._gateway.loop.create_future()
         try:
             with self._scope as scope:
                 scope.deadline(self._patient_until(), "queue_timeout")
@@ -385,7 +391,7 @@ class Exchange:
     # Heartbeats
 
     def _start_heartbeats(self) -> None:
-        self._heart = asyncio.get_running_loop().create_task(self._beat(), name=f"heartbeat {self._call.id}")
+        self._heart = self._gateway.loop.create_task(self._beat(), name=f"heartbeat {self._call.id}")
 
     async def _beat(self) -> None:
         while True:

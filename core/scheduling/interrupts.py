@@ -24,6 +24,9 @@ class Scope:
     Like asyncio.timeout it cancels the task and turns that one cancellation into the error; a cancellation from
     elsewhere passes through. The first reason wins. A scope may be entered again after it was left; an interrupt that
     comes between two blocks breaks the next one off.
+
+    `loop` is the one it runs on, which costs a system call to find out. Its timer is set for at most `look_every`
+    seconds and then looks again, so that a deadline which is brought forward by less needs no new one.
     """
 
     __slots__ = (
@@ -32,6 +35,8 @@ class Scope:
         "_clock",
         "_due",
         "_due_reason",
+        "_look_every",
+        "_loop",
         "_reason",
         "_soon",
         "_task",
@@ -39,8 +44,10 @@ class Scope:
         "_timer_at",
     )
 
-    def __init__(self, *, clock: Clock) -> None:
+    def __init__(self, *, clock: Clock, loop: asyncio.AbstractEventLoop, look_every: float = math.inf) -> None:
         self._clock = clock
+        self._loop = loop
+        self._look_every = look_every
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
         self._cancelled = False
@@ -54,7 +61,7 @@ class Scope:
     def __enter__(self) -> "Scope":
         if self._reason is not None:
             raise Interrupted(self._take_reason())
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(self._loop)
         assert self._task is not None
         self._cancelling = self._task.cancelling()
         return self
@@ -78,9 +85,9 @@ class Scope:
         self._reason = reason
         if self._task is None:
             return
-        if self._task is asyncio.current_task():
+        if self._task is asyncio.current_task(self._loop):
             # A task that cancels itself would meet the cancellation wherever it next waits, even outside the block.
-            self._soon = asyncio.get_running_loop().call_soon(self._cancel)
+            self._soon = self._loop.call_soon(self._cancel)
         else:
             self._cancel()
 
@@ -96,8 +103,9 @@ class Scope:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = self._due
-        self._timer = self._clock.call_later(max(0.0, self._due - self._clock.monotonic()), self._time_is_up)
+        now = self._clock.monotonic()
+        self._timer_at = min(self._due, now + self._look_every)
+        self._timer = self._clock.call_later(max(0.0, self._timer_at - now), self._time_is_up)
 
     def _time_is_up(self) -> None:
         self._timer = None
