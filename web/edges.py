@@ -48,6 +48,24 @@ class _Refused(Exception):
     """Stops the parser."""
 
 
+class _Event(asyncio.Event):
+    """An event for which seldom anybody waits: a list of those who do takes a tenth of the library's deque."""
+
+    def __init__(self, *, happened: bool = False) -> None:
+        super().__init__()
+        self._waiters = []  # type: ignore[assignment]  # it is only appended to, removed from and gone through
+        if happened:
+            self.set()
+
+
+class _Pipeline(list[Any]):
+    """Requests that came before the one before them was answered, oldest last: next to always there are none."""
+
+    def appendleft(self, item: object) -> None:
+        """Add the newest."""
+        self.insert(0, item)
+
+
 class EdgeProtocol(OneWriteProtocol):
     """The server's HTTP protocol: refuses heads that are too large, and cuts off clients that hold a connection up.
 
@@ -73,6 +91,7 @@ class EdgeProtocol(OneWriteProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.pipeline = _Pipeline()  # type: ignore[assignment]  # it has all that is used
         self._chunk = 0
         self._head = 0
         self._begun = 0.0
@@ -93,10 +112,12 @@ class EdgeProtocol(OneWriteProtocol):
             self.loop.call_soon(left)
         else:
             self._left = left
+            self.cycle.message_event = _Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin with a connection."""
         super().connection_made(transport)
+        self.flow._is_writable_event = _Event(happened=True)
         self._begun = self.loop.time()
         self._reading = self.loop.call_later(self.timeout_keep_alive, self._look_at_reading)
 

@@ -1,7 +1,6 @@
 """What the endpoints that take LLM requests share: who asks, for which pool, with what body; is the client there."""
 
 import asyncio
-import functools
 import random
 import re
 import secrets
@@ -10,7 +9,6 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from core.errors import RequestError
-from core.lanes import Outcome
 from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import Runtime
@@ -43,7 +41,7 @@ def watch(scope: Scope, exchange: Exchange) -> None:
     """Abort `exchange` when the client of its request leaves, which its connection tells while it is answered."""
     connection: EdgeProtocol | None = scope.get(CONNECTION)
     if connection is not None:
-        connection.watch(functools.partial(exchange.abort, Outcome.CLIENT_DISCONNECT))
+        connection.watch(exchange.client_left)
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:

@@ -25,7 +25,7 @@ from core.scheduling.answers import (
 )
 from core.scheduling.calls import Call, Reply
 from core.scheduling.dispatcher import Dispatcher, honest_retry_after
-from core.scheduling.interrupts import Interrupted, Scope
+from core.scheduling.interrupts import Deadlines, Interrupted, Scope
 from core.scheduling.tickets import Ticket
 
 HEARTBEAT_EVERY_S = 5.0
@@ -69,6 +69,7 @@ class Gateway:
         self.meters = meters
         self.on_end = on_end
         self.stats = GatewayStats()
+        self.deadlines = Deadlines(clock=clock)
 
     @functools.cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -118,7 +119,7 @@ class Exchange:
         self._clock = gateway.clock
         self._dispatcher = gateway.dispatcher
         self._timeouts = gateway.timeouts(call.lane)
-        self._scope = Scope(clock=gateway.clock, loop=gateway.loop, look_every=self._timeouts.between_bytes)
+        self._scope = Scope(clock=gateway.clock, loop=gateway.loop, deadlines=gateway.deadlines)
         arrived = gateway.clock.monotonic()
         self._total_until = arrived + self._timeouts.total
         self._observation = Observation(
@@ -150,6 +151,10 @@ class Exchange:
         """Break the exchange off: the client is gone, or the process stops."""
         self._aborted = outcome
         self._scope.interrupt(outcome)
+
+    def client_left(self) -> None:
+        """Break the exchange off: the client is gone."""
+        self.abort(Outcome.CLIENT_DISCONNECT)
 
     async def run(self) -> Outcome:
         """Answer the call. Returns the outcome; raises nothing but a cancellation and what the reply raises."""
@@ -197,7 +202,7 @@ class Exchange:
         self._slot = self._gateway.loop.create_future()
         try:
             with self._scope as scope:
-                scope.deadline(self._patient_until(), "queue_timeout")
+                scope.deadline(self._patient_until(), "queue_timeout", self._clock.monotonic())
                 await self._slot
         except Interrupted as stop:
             if isinstance(stop.reason, PullBack):
@@ -274,8 +279,8 @@ class Exchange:
         """Send, once more if the provider refused an interactive call and a batch request made room for it."""
         call = self._call
         request = UpstreamRequest("POST", call.path, call.body, call.headers, self._timeouts.connect)
-        within = self._timeouts.first_byte if call.stream else math.inf
-        self._scope.deadline(min(self._total_until, self._clock.monotonic() + within), "first_byte")
+        now, within = self._clock.monotonic(), self._timeouts.first_byte if call.stream else math.inf
+        self._scope.deadline(min(self._total_until, now + within), "first_byte", now)
         answer = await self._try_send(request)
         if answer.status in (429, 503) and self._refused(answer):
             answer.close()
@@ -328,7 +333,7 @@ class Exchange:
         between, begun = self._timeouts.between_bytes, False
         while piece := await answer.read():
             now = self._clock.monotonic()
-            self._scope.deadline(min(now + between, self._total_until), "between_bytes")
+            self._scope.deadline(min(now + between, self._total_until), "between_bytes", now)
             tokens = scan.feed(piece)
             if tokens:
                 self._observe(tokens, now)
