@@ -14,13 +14,17 @@ from core.lifecycle import Service
 from core.ports import BatchStore
 
 EVERY_S = 2.0
+IDLE_EVERY_S = 5.0
 AT_ONCE = 4
 
 log = structlog.get_logger(__name__)
 
 
 class Keeper(Service):
-    """Looks at every batch when it is woken, and every two seconds. A batch that fails to be kept is tried again."""
+    """Looks at every batch when it is woken, and every two seconds, or five while there is none.
+
+    A batch that fails to be kept is tried again.
+    """
 
     name = "batch keeper"
 
@@ -36,12 +40,15 @@ class Keeper(Service):
         """Look, start what is to be done, wait."""
         seen = self._wake.count
         while True:
+            idle = False
             try:
-                for batch in await self._store.active():
+                batches = await self._store.active()
+                idle = not batches
+                for batch in batches:
                     self._look_at(batch)
             except Exception:
                 log.exception("batches could not be read")
-            seen = await self._wake.wait(seen, EVERY_S)
+            seen = await self._wake.wait(seen, IDLE_EVERY_S if idle else EVERY_S)
 
     async def stop(self) -> None:
         """Stop looking, and break off what is being done: the next start goes on with it."""

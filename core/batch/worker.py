@@ -32,6 +32,8 @@ from core.scheduling.gateway import Exchange
 LEASE = timedelta(seconds=60)
 RENEW_EVERY_S = 15.0
 LOOK_EVERY_S = 1.0
+IDLE_LOOK_EVERY_S = 5.0
+"""Where this process alone makes batches and has none, it is woken when there is one."""
 GATHERED = 16
 GATHER_S, GATHER_STEP_S = 0.005, 0.001
 """Room for fewer items, and for less than half of the quota, waits so long for more: a claim costs much the same."""
@@ -192,7 +194,8 @@ class BatchWorker(Service):
                     await self._look(await self._store.active())
             except Exception:
                 log.exception("batches could not be read; this is tried again")
-            seen = await self._wake.wait(seen, LOOK_EVERY_S)
+            idle = self._alone and not self.runs
+            seen = await self._wake.wait(seen, IDLE_LOOK_EVERY_S if idle else LOOK_EVERY_S)
 
     async def _look(self, batches: Sequence[Batch]) -> None:
         """Take up what is in progress, break off what is cancelled or too late, and forget what has ended."""
