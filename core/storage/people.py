@@ -41,7 +41,8 @@ class SqlPeople:
 
     async def revision(self) -> int:
         """Return the present revision."""
-        async with self._database.engine.connect() as connection:  # asked for each second: a session costs as much again
+        # Asked for each second: a session would cost as much again.
+        async with self._database.engine.connect() as connection:
             return (await connection.scalars(select(col(PeopleRow.revision)))).one()
 
     async def everyone(self) -> Everyone:

@@ -14,8 +14,8 @@ def test_a_tally_counts_as_the_librarys_own_histogram_does(values: list[float]) 
     for value in values:
         tally.observe(value)
         known.observe(value)
-    samples = {sample.labels["le"]: sample.value for sample in next(iter(known.collect())).samples if "le" in sample.labels}
-    assert dict(tally.buckets()) == samples
+    samples = next(iter(known.collect())).samples
+    assert dict(tally.buckets()) == {each.labels["le"]: each.value for each in samples if "le" in each.labels}
     assert tally.total == sum(values, 0.0)
 
 
