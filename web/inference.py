@@ -81,9 +81,9 @@ class Inference:
 
     async def _answer(self, call: Call, pool: Pool, scope: Scope, send: Send) -> None:
         reply = AsgiReply(send=send, call=call, pool=pool.name)
-        exchange = pool.gateway.exchange(call, reply)
-        watch(scope, exchange)
         try:
+            exchange = pool.gateway.exchange(call, reply)
+            watch(scope, exchange)
             outcome = await exchange.run()
         except BrokenOff as broken:
             log.warning("broke off", request_id=call.id, pool=pool.name, code=str(broken))

@@ -299,6 +299,26 @@ def test_a_call_that_waits_too_long_is_told_by_status_and_its_place(small: Gate)
         thread.join()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("broken", ["find", "exchange", "open"])
+def test_a_fault_of_our_own_is_told_in_openais_shape_and_holds_no_slot(
+    small: Gate, monkeypatch: pytest.MonkeyPatch, broken: str, stream: bool
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    pool = small.runtime.pools["default"]
+    owner = {"find": small.app.state.front.router, "exchange": pool.gateway, "open": pool.gateway.board}[broken]
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, broken, fail)
+        answer = small.chat(stream=stream)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert small.chat(max_tokens=2).status_code == 200
+    assert pool.counts.interactive == 0
+
+
 def test_junk_models_and_paths_make_no_series(tmp_path: Path) -> None:
     """R93 BerriAI/litellm PR#39136."""
     with gate(tmp_path, models=["m"]) as house, httpx2.Client() as http:
