@@ -13,7 +13,7 @@ from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import Runtime
 from core.scheduling.answers import read_answer
-from core.scheduling.gateway import Exchange
+from core.scheduling.exchange import Exchange
 from web.edges import CONNECTION, EdgeProtocol
 from web.routing import Router
 

@@ -12,6 +12,7 @@ from core.errors import RequestError
 from core.lanes import Lane, Outcome
 from core.pools import Pool
 from core.scheduling.calls import Call, Headers
+from core.scheduling.exchange import Exchange
 from web.auth import Identity, check_model, choose_lane, identity_of, may_use
 from web.errors import RawHeaders, internal_error, send_error
 from web.front import ClientGone, Front, list_models, read_body, request_id_of, watch
@@ -82,7 +83,7 @@ class Inference:
     async def _answer(self, call: Call, pool: Pool, scope: Scope, send: Send) -> None:
         reply = AsgiReply(send=send, call=call, pool=pool.name)
         try:
-            exchange = pool.gateway.exchange(call, reply)
+            exchange = Exchange(pool.gateway, call, reply)
             watch(scope, exchange)
             outcome = await exchange.run()
         except BrokenOff as broken:

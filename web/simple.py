@@ -9,6 +9,7 @@ from core.errors import RequestError
 from core.lanes import Outcome
 from core.pools import Pool
 from core.scheduling.calls import Call, Headers
+from core.scheduling.exchange import Exchange
 from web.auth import check_model, choose_lane, identity_of
 from web.errors import error_headers, invalid_request
 from web.front import Front, list_models, read_body, request_id_of, watch
@@ -65,7 +66,7 @@ async def chat(request: Request) -> Response:
     try:
         call, pool = await _read(request, front, request_id)
         front.limits.enter(call.tenant, call.lane)
-        exchange = pool.gateway.exchange(call, reply)
+        exchange = Exchange(pool.gateway, call, reply)
         watch(request.scope, exchange)
         try:
             outcome = await exchange.run()

@@ -16,7 +16,7 @@ from core.pools import Pool
 from core.ports import Clock
 from core.scheduling.answers import is_event_stream, retry_after
 from core.scheduling.calls import Call, Headers
-from core.scheduling.gateway import Exchange
+from core.scheduling.exchange import Exchange
 
 BYTES_PER_TOKEN = 4
 UNKNOWN_ANSWER_TOKENS = 500
@@ -191,7 +191,7 @@ class ItemSender:
             key=batch.key or "",
         )
         reply = ItemReply(path)
-        exchange = pool.gateway.exchange(call, reply)
+        exchange = Exchange(pool.gateway, call, reply)
         begun(exchange)
         began = self._clock.monotonic()
         outcome = await exchange.run()

@@ -5,7 +5,7 @@ import math
 
 from core.batch.retry import Breaker
 from core.batch.values import Batch
-from core.scheduling.gateway import Exchange
+from core.scheduling.exchange import Exchange
 
 LOOK_AGAIN_S = 2.0
 """Seconds after which the store is asked again for items that others may have given back."""

@@ -27,7 +27,7 @@ from core.lanes import Outcome
 from core.lifecycle import Service
 from core.pools import Pool
 from core.ports import BatchStore, Clock, FileStore, TimerHandle
-from core.scheduling.gateway import Exchange
+from core.scheduling.exchange import Exchange
 
 LEASE = timedelta(seconds=60)
 RENEW_EVERY_S = 15.0

@@ -9,6 +9,7 @@ from core.errors import RequestError
 from core.lanes import Lane
 from core.ports import Clock
 from core.scheduling.calls import Call, Headers
+from core.scheduling.exchange import Exchange
 from core.scheduling.gateway import Gateway
 from core.simulation.arrivals import Arrival, Batches
 from core.simulation.driver import Generation
@@ -177,7 +178,7 @@ class InteractiveClients:
         self._desk.open(call.id, lambda generation: self._began(record, generation))
         for attempt in range(MOST_TRIES):
             sink = Sink()
-            await self._gateway.handle(call, sink)
+            await Exchange(self._gateway, call, sink).run()
             if not sink.refused or attempt == MOST_TRIES - 1:
                 break
             await self._clock.sleep(min(8.0, 0.5 * 2**attempt) * (0.5 + self._random.random()))
@@ -260,7 +261,7 @@ class BatchSource:
         call = _call(Lane.BATCH, self._number, item.prompt, item.output, stream=True, paced=self._paced)
         self._desk.open(call.id, lambda generation: self._began(item, generation))
         sink = Sink()
-        await self._gateway.handle(call, sink)
+        await Exchange(self._gateway, call, sink).run()
         self._desk.close(call.id)
         self._out.discard(item)
         self._ended(item, sink)

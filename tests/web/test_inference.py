@@ -300,7 +300,7 @@ def test_a_call_that_waits_too_long_is_told_by_status_and_its_place(small: Gate)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("broken", ["find", "exchange", "open"])
+@pytest.mark.parametrize("broken", ["find", "timeouts", "open"])
 def test_a_fault_of_our_own_is_told_in_openais_shape_and_holds_no_slot(
     small: Gate, monkeypatch: pytest.MonkeyPatch, broken: str, stream: bool
 ) -> None:
@@ -308,7 +308,7 @@ def test_a_fault_of_our_own_is_told_in_openais_shape_and_holds_no_slot(
         raise ZeroDivisionError("a bug")
 
     pool = small.runtime.pools["default"]
-    owner = {"find": small.app.state.front.router, "exchange": pool.gateway, "open": pool.gateway.board}[broken]
+    owner = {"find": small.app.state.front.router, "timeouts": pool.gateway, "open": pool.gateway.board}[broken]
     with monkeypatch.context() as patched:
         patched.setattr(owner, broken, fail)
         answer = small.chat(stream=stream)

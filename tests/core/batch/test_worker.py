@@ -28,6 +28,7 @@ from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.quotas import PoolLimits
 from core.runtime import build_pool
+from core.scheduling.exchange import Exchange
 from core.simulation.driver import EngineDriver
 from core.simulation.engine import Engine, EngineSettings
 from core.simulation.upstream import SimulatedUpstream
@@ -316,7 +317,7 @@ def test_durable_items_move_although_others_keep_the_batch_queue_full() -> None:
     async def body(house: House) -> None:
         async def client() -> None:
             while True:
-                await house.pool.gateway.handle(call(Lane.BATCH), KeptReply(house.clock))
+                await Exchange(house.pool.gateway, call(Lane.BATCH), KeptReply(house.clock)).run()
 
         clients = [asyncio.ensure_future(client()) for _ in range(12)]
         await house.clock.sleep(5.0)
@@ -352,7 +353,9 @@ def test_an_answer_that_was_pulled_back_half_way_begins_anew() -> None:
     async def body(house: House) -> None:
         await house.add(lines=3)
         await house.clock.sleep(1.05)
-        tasks = [asyncio.ensure_future(house.pool.gateway.handle(call(), KeptReply(house.clock))) for _ in range(4)]
+        tasks = [
+            asyncio.ensure_future(Exchange(house.pool.gateway, call(), KeptReply(house.clock)).run()) for _ in range(4)
+        ]
         batch = await house.ended()
         await asyncio.gather(*tasks)
         assert batch.completed == 3
@@ -843,7 +846,7 @@ def test_interactive_is_not_delayed_by_a_flood_of_batch() -> None:
         await house.clock.sleep(3.0)
         reply = KeptReply(house.clock)
         began = house.clock.monotonic()
-        await house.pool.gateway.handle(call(Lane.INTERACTIVE), reply)
+        await Exchange(house.pool.gateway, call(Lane.INTERACTIVE), reply).run()
         assert reply.status == 200
         assert house.clock.monotonic() - began <= 1.1
         await house.cancel()

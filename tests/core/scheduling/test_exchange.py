@@ -16,6 +16,7 @@ from core.lanes import Lane, Outcome
 from core.pools import Pool
 from core.ports import UpstreamRequest
 from core.runtime import build_pool
+from core.scheduling.exchange import Exchange
 from core.simulation.virtual_time import run_virtual
 from tests.fakes import ROLE, STOP, KeptReply, Script, ScriptedUpstream, call, event, settle, streamed, whole
 
@@ -34,7 +35,7 @@ class House:
 
     def run(self, lane: Lane = INTERACTIVE, name: str = "c", **options: Any) -> tuple[Any, KeptReply]:
         reply = KeptReply(self.clock)
-        exchange = self.pool.gateway.exchange(call(lane, name, **options), reply)
+        exchange = Exchange(self.pool.gateway, call(lane, name, **options), reply)
         task = asyncio.ensure_future(exchange.run())
         task.exchange = exchange  # the tests break it off through its task
         return task, reply
@@ -461,7 +462,7 @@ def test_interactive_waits_at_most_one_turnover_of_the_reserve_however_long_the_
         for n in range(30):
             reply = KeptReply(house.clock)
             one = call(name=f"i{n}")
-            assert await house.pool.gateway.handle(one, reply) is Outcome.SUCCESS
+            assert await Exchange(house.pool.gateway, one, reply).run() is Outcome.SUCCESS
             waits.append(one.queued_s)
             await house.clock.sleep(1.0)
         assert max(waits) < 0.2
