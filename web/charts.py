@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, tzinfo
 from core import wording
 from core.control.decisions import Decision
 from core.history import Sample
+from core.schedule_words import tells_no_figures
 
 WIDTH, HEIGHT = 1000, 240
 POINTS = 300
@@ -107,7 +108,7 @@ def chart(
         limit=_steps([(s.at, scale.y_slots(s.limit)) for s in points], scale),
         quota=_steps([(at, scale.y_slots(quota)) for at, quota in _means(samples, SPANS[span] / QUOTA_STEPS)], scale),
         target_y=round(scale.y_s(samples[-1].budget_s) * 100, 2),
-        marks=_marks(decisions, scale, zone),
+        marks=_marks(decisions, samples, scale, zone),
         left=tuple(f"{scale.most_s * part:.3g} s" for part in (1, 0.5, 0)),
         right=tuple(f"{scale.most_slots * part:.0f}" for part in (1, 0.5, 0)),
         bottom=_times(scale, zone),
@@ -172,12 +173,12 @@ def _steps(points: Sequence[tuple[datetime, float]], scale: _Scale) -> str:
     return "".join(parts)
 
 
-def _marks(decisions: Sequence[Decision], scale: _Scale, zone: tzinfo) -> tuple[Mark, ...]:
+def _marks(decisions: Sequence[Decision], samples: Sequence[Sample], scale: _Scale, zone: tzinfo) -> tuple[Mark, ...]:
     return tuple(
         Mark(
             id=anchor(decision),
             x=round(scale.x(decision.at) * 100, 2),
-            y=round(min(_LOWEST, scale.y_slots(_level(decision)) * 100), 2),
+            y=round(min(_LOWEST, scale.y_slots(_level(decision, samples)) * 100), 2),
             kind=kind_of(decision),
             title=f"{wording.clock(decision.at, zone)}: {decision.sentence}",
         )
@@ -186,8 +187,13 @@ def _marks(decisions: Sequence[Decision], scale: _Scale, zone: tzinfo) -> tuple[
     )
 
 
-def _level(decision: Decision) -> float:
-    """Return the slots at which a decision is marked: the controller moves the limit, a person the quota."""
+def _level(decision: Decision, samples: Sequence[Sample]) -> float:
+    """Return the slots at which a decision is marked: the controller moves the limit, a person the quota.
+
+    A change of the schedule is marked on the quota as it was then.
+    """
+    if tells_no_figures(decision):
+        return next((each.quota for each in reversed(samples) if each.at <= decision.at), samples[0].quota)
     return decision.quota[1] if decision.actor == "operator" else decision.limit[1]
 
 

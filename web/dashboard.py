@@ -69,7 +69,7 @@ async def decisions(request: Request) -> Response:
     pool, actor, text = query.get("pool", ""), query.get("actor", ""), query.get("q", "").strip()[:100]
     if pool and pool not in ui.runtime.pools:
         return ui.not_found(NotFound("pool", pool))
-    shown = min(_MOST, int(query.get("limit", "0") or 0) if query.get("limit", "").isdigit() else _PAGE) or _PAGE
+    shown = _shown(query.get("limit", ""))
     found = [d for d in await ui.runtime.decisions.recent(pool=pool or None, limit=_MOST) if _fits(d, actor, text)]
     return html(
         DecisionsPage(
@@ -83,6 +83,12 @@ async def decisions(request: Request) -> Response:
             zone=ui.runtime.schedule.zone,
         )
     )
+
+
+def _shown(text: str) -> int:
+    """Return how many rows the query's `limit` asks for; what is no such number asks for one page."""
+    asked = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return min(_MOST, asked) or _PAGE
 
 
 def _fits(decision: Decision, actor: str, text: str) -> bool:

@@ -74,7 +74,9 @@ class Inference:
         except Exception:
             await send_error(send, internal_error(), _early_headers(request_id, identity.lane))
             raise
+        # What nobody reads any more would stay for as long as an open stream does.
         del body, headers
+        scope["headers"].clear()
         try:
             await self._answer(call, pool, scope, send)
         finally:

@@ -12,6 +12,7 @@ from core.errors import NotFound
 from core.overview import pool_view, upcoming
 from core.pools import Pool
 from core.runtime import Runtime
+from core.schedule_words import tells_no_figures
 from web import charts
 from web.batch_live import BatchParts
 from web.contexts import ChartPanel, Context, DecisionRow, DecisionsLive, Live, PoolRow, SpanLink
@@ -212,6 +213,8 @@ def _moved(decision: Decision) -> str:
 
 
 def _figures(decision: Decision) -> tuple[str, ...]:
+    if tells_no_figures(decision):
+        return ()
     in_flight = (
         f"in flight: {decision.interactive} interactive, {decision.batch} batch; "
         f"waiting: {decision.interactive_waiting} interactive, {decision.backlog} batch"

@@ -188,6 +188,8 @@ def _preview(ui: Ui, pool: Pool, typed: Typed) -> SchedulePreview:
         validate(schedule)
     except InvalidValue as error:
         return SchedulePreview(week=None, notes=(Note(f"{schedule_form.field_of(error)}: {error.message}", "bad"),))
+    except NotFound as error:
+        return SchedulePreview(week=None, notes=(Note(f"{error}.", "bad"),))
     return _shown(ui, schedule, pool, heading="This week as it would be")
 
 

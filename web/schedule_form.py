@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, time, timedelta, tzinfo
+from datetime import datetime, time, timedelta
 
 from core import wording
 from core.control import wallclock
@@ -55,12 +55,14 @@ def changed(schedule: Schedule, typed: Typed) -> Schedule:
     """Return the schedule with what was typed put in. Raises InvalidValue naming the field, NotFound."""
     if typed.kind == "zone":
         return replace(schedule, zone=typed.values.get("zone", "").strip())
-    rule = _window(typed) if typed.kind == "window" else _one_off(typed, wallclock.zone(schedule.zone))
+    rule = _window(typed) if typed.kind == "window" else _one_off(typed, schedule.zone)
     rules: list[Rule] = list(_rules(schedule, typed.kind))
     if typed.original:
         stored = rule_named(schedule, typed.kind, typed.original)
         if isinstance(rule, Window) and isinstance(stored, Window):
             rule = replace(rule, zone=stored.zone)
+        if isinstance(rule, OneOff) and isinstance(stored, OneOff):
+            rule = _with_untouched(rule, stored, typed, schedule.zone)
         rules[rules.index(stored)] = rule
     else:
         rules.append(rule)
@@ -98,7 +100,7 @@ def _window(typed: Typed) -> Window:
     )
 
 
-def _one_off(typed: Typed, zone: tzinfo) -> OneOff:
+def _one_off(typed: Typed, zone: str) -> OneOff:
     return OneOff(
         name=typed.values.get("name", "").strip(),
         start=_instant(typed, "start", zone),
@@ -118,11 +120,33 @@ def _time(typed: Typed, name: str) -> time:
         raise InvalidValue(name, "Give a time such as 22:00.") from None
 
 
-def _instant(typed: Typed, name: str, zone: tzinfo) -> datetime:
+def _instant(typed: Typed, name: str, zone: str) -> datetime:
     try:
-        return datetime.fromisoformat(typed.values.get(name, "")).replace(tzinfo=zone)
-    except ValueError:
-        raise InvalidValue(name, "Give a day and a time.") from None
+        local = datetime.fromisoformat(typed.values.get(name, ""))
+        if local.tzinfo is None:
+            return wallclock.instant(local.date(), local.time(), zone).astimezone(wallclock.zone(zone))
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidValue(name, "Give a day and a time.")
+
+
+def _with_untouched(rule: OneOff, stored: OneOff, typed: Typed, zone: str) -> OneOff:
+    """Return the rule with the stored instants that the editor still shows, and with who made it.
+
+    The editor shows whole minutes of the zone's clock, which passes some of them twice in the autumn night.
+    """
+    same_start = typed.values.get("start") == _local(stored.start, zone)
+    same_end = typed.values.get("end") == _local(stored.end, zone)
+    return replace(
+        rule,
+        start=stored.start if same_start else rule.start,
+        end=stored.end if same_end else rule.end,
+        by=stored.by,
+    )
+
+
+def _local(at: datetime, zone: str) -> str:
+    return f"{at.astimezone(wallclock.zone(zone)):%Y-%m-%dT%H:%M}"
 
 
 def _whole(typed: Typed, name: str) -> int | None:
@@ -202,10 +226,7 @@ def _stored(rule: Rule, schedule: Schedule) -> dict[str, str]:
     if isinstance(rule, Window):
         when = {"start": f"{rule.start:%H:%M}", "end": f"{rule.end:%H:%M}", "priority": str(rule.priority)}
     else:
-        zone = wallclock.zone(schedule.zone)
-        when = {
-            name: f"{at.astimezone(zone):%Y-%m-%dT%H:%M}" for name, at in (("start", rule.start), ("end", rule.end))
-        }
+        when = {"start": _local(rule.start, schedule.zone), "end": _local(rule.end, schedule.zone)}
     return {
         "name": rule.name,
         **when,
@@ -233,7 +254,7 @@ def _days(kind: str, rule: Rule | None, typed: Typed | None) -> tuple[Day, ...]:
     if kind != "window":
         return ()
     if typed:
-        chosen = {int(day) for day in typed.days if day.isdigit()}
+        chosen = {number for number in range(len(DAY_NAMES)) if str(number) in typed.days}
     else:
         chosen = set(rule.days) if isinstance(rule, Window) else set(range(7))
     return tuple(Day(number, name, number in chosen) for number, name in enumerate(DAY_NAMES))

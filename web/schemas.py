@@ -13,10 +13,12 @@ from core.lanes import Lane
 from core.operations import PoolPatch
 from core.overview import Reading
 from core.quotas import Bounds, Budgets, Hold, Pause
+from core.schedule_words import tells_no_figures
 
 Json = dict[str, Any]
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_FIGURES = ("interactive", "interactive_waiting", "batch", "backlog")
 _FULL_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _BUDGETS = ("first_token_s", "per_token_ms", "error_rate")
 _BY_DAY = {**{name: day for day, name in enumerate(DAYS)}, **{name: day for day, name in enumerate(_FULL_DAYS)}}
@@ -72,7 +74,12 @@ def budgets_json(budgets: Budgets) -> Json:
 
 
 def decision_json(decision: Decision) -> Json:
-    """Return one row of the decision log."""
+    """Return one row of the decision log. A change of the schedule alone has no figures: they are null."""
+    none = dict.fromkeys(_FIGURES) | {name: [None, None] for name in ("limit", "quota", "bounds")}
+    return _whole_decision_json(decision) | (none if tells_no_figures(decision) else {})
+
+
+def _whole_decision_json(decision: Decision) -> Json:
     return {
         "at": instant(decision.at),
         "pool": decision.pool,

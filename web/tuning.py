@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
-from math import ceil
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -111,7 +110,7 @@ async def apply(request: Request) -> Response:
     if tuning_form.unchanged(tuned, reading):
         return await answer(422, errors={"form": "Nothing here differs from what is in force."})
     try:
-        done = await _change(ui, pool, tuned, reading, values)
+        done = await _change(ui, pool, tuned, reading)
     except StaleVersion:
         await ui.runtime.reload()
         return await answer(409, conflict=_moved_since(values, ui.runtime.reading(pool)) or "Changed just now.")
@@ -155,13 +154,17 @@ def _version(values: Mapping[str, str], name: str) -> int:
 
 
 def _moved_since(values: Mapping[str, str], reading: Reading) -> str:
-    """Return in words what a person, or a window, changed since the form was opened; "" for nothing."""
-    if _version(values, "version") != reading.settings.version:
+    """Return in words what a person, or a window, changed since the form was opened; "" for nothing.
+
+    What others changed in fields that were left alone is no conflict, where the form tells what it showed.
+    """
+    version, present = _version(values, "version"), reading.settings.version
+    if not 0 < version <= present or (version < present and not tuning_form.tells_what_it_showed(values)):
         return _changed_by(reading)
     if values.get("source", reading.bounds.source) != reading.bounds.source and _touches_bounds(values):
         source = wording.source(reading.bounds.source)
         return f"{wording.sentence_case(source)} came into force since you opened this form."
-    return ""
+    return _changed_by(reading) if tuning_form.clashes(values, reading) else ""
 
 
 def _touches_bounds(values: Mapping[str, str]) -> bool:
@@ -172,19 +175,19 @@ def _changed_by(reading: Reading) -> str:
     return f"{reading.settings.name} was changed while you were editing (now version {reading.settings.version})."
 
 
-async def _change(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading, values: Mapping[str, str]) -> Done:
+async def _change(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading) -> Done:
     """Store what was asked for: bounds where they belong, then the hold. Raises StaleVersion, InvalidValue."""
     undo: list[Undo] = []
     told: list[str] = []
     source = reading.bounds.source
     in_schedule = source != "base" and tuning_form.bounds_move(tuned, reading)
     if in_schedule:
-        undo.append(await _change_schedule(ui, pool, tuned, reading, _version(values, "schedule_version")))
+        undo.append(await _change_schedule(ui, pool, tuned, reading))
         told.append(_bounds_told(tuned, reading))
     patch = _pool_patch(tuned, reading, with_bounds=source == "base")
     if patch.given:
         saved = await ui.runtime.operations.change_pool(
-            pool.name, patch, by=acting(), based_on=_version(values, "version")
+            pool.name, patch, by=acting(), based_on=reading.settings.version
         )
         undo.append(_restore(ui, saved, _inverse(patch, reading)))
         told.append(_pool_told(saved, patch, ui))
@@ -199,9 +202,10 @@ def _done(ui: Ui, pool: Pool, sentence: str, undo: list[Undo]) -> Done:
     return Done(ui.parts.now, sentence, f"{overview_href(pool.name)}#tuning", all_back)
 
 
-async def _change_schedule(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading, based_on: int) -> Undo:
+async def _change_schedule(ui: Ui, pool: Pool, tuned: Tuned, reading: Reading) -> Undo:
     """Change the window in force, or put a one-off over it until it ends; return how to take that back."""
     before, operations = ui.runtime.schedule, ui.runtime.operations
+    based_on = before.version
     patch = _bounds_patch(tuned, reading)
     source = reading.bounds.source
     if tuned.scope == "source" or source.startswith("one_off:"):
@@ -234,25 +238,13 @@ def _pool_patch(tuned: Tuned, reading: Reading, *, with_bounds: bool) -> PoolPat
     }
     return PoolPatch(
         hold=tuned.hold if holds else None,
-        hold_for=_hold_for(tuned, reading) if holds and tuned.hold is not None else None,
+        hold_for=tuning_form.hold_for(tuned, reading) if holds and tuned.hold is not None else None,
         auto=True if holds and tuned.hold is None else None,
         floor=tuned.floor if with_bounds and tuned.floor != settings.floor else None,
         ceiling=tuned.ceiling if with_bounds and tuned.ceiling != settings.ceiling else None,
         budgets=budgets if with_bounds and budgets else None,
         reason=tuned.reason,
     )
-
-
-def _hold_for(tuned: Tuned, reading: Reading) -> str:
-    hold = reading.settings.hold
-    return _left(hold, reading.at) if tuned.hold_for == tuning_form.KEEP and hold else tuned.hold_for
-
-
-def _left(hold: Hold, now: datetime) -> str:
-    """Return how long a hold still stands, as operations take it; whole minutes, rounded up."""
-    if hold.until is None:
-        return "forever"
-    return f"{max(1, ceil((hold.until - now).total_seconds() / 60))}m"
 
 
 def _inverse(patch: PoolPatch, reading: Reading) -> PoolPatch:
@@ -262,7 +254,7 @@ def _inverse(patch: PoolPatch, reading: Reading) -> PoolPatch:
     holds = patch.hold is not None or patch.auto is not None
     return PoolPatch(
         hold=hold.quota if holds and hold else None,
-        hold_for=_left(hold, reading.at) if holds and hold else None,
+        hold_for=tuning_form.left(hold, reading.at) if holds and hold else None,
         auto=True if holds and hold is None else None,
         floor=before.floor if patch.floor is not None else None,
         ceiling=before.ceiling if patch.ceiling is not None else None,

@@ -5,11 +5,12 @@ import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import quote
 
 from core import wording
 from core.overview import Reading
-from core.quotas import Bounds, Budgets, PoolLimits, batch_quota
+from core.quotas import Bounds, Budgets, Hold, PoolLimits, batch_quota
 from web.contexts import Change, Choice, Conflict, Note, Preview
 
 LABELS = {
@@ -22,6 +23,7 @@ LABELS = {
     "error_percent": "Errors, %",
 }
 BOUND_FIELDS = ("floor", "ceiling", "first_token_s", "per_token_ms", "error_percent")
+HOLD_FIELDS = ("mode", "quota", "for")
 FOR = {
     "15m": "15 minutes",
     "1h": "1 hour",
@@ -69,12 +71,12 @@ def present(reading: Reading) -> dict[str, str]:
 def parse(values: Mapping[str, str], reading: Reading) -> tuple[Tuned | None, dict[str, str]]:
     """Return what was asked for, or `None` with what is wrong by field.
 
-    Bounds and budgets that were left as the form showed them (`was_...`) mean whatever is in force now.
+    What was left as the form showed it (`was_...`) means whatever is in force now.
     """
     errors: dict[str, str] = {}
     now = present(reading)
-    untouched = {name: now[name] for name in BOUND_FIELDS if values.get(name) == values.get(f"was_{name}", now[name])}
-    values = {**values, **untouched}
+    touched = _touched(values, now)
+    values = {**values, **{name: now[name] for name in (*BOUND_FIELDS, *HOLD_FIELDS) if name not in touched}}
     most = reading.settings.batch_max
     hold = None
     if values.get("mode") == "hold":
@@ -93,6 +95,39 @@ def parse(values: Mapping[str, str], reading: Reading) -> tuple[Tuned | None, di
     reason = " ".join(values.get("reason", "").split())[:MAX_REASON]
     scope = values.get("scope", "one_off")
     return Tuned(hold, values.get("for", "1h"), bounds["floor"], bounds["ceiling"], budgets, scope, reason), {}
+
+
+def tells_what_it_showed(values: Mapping[str, str]) -> bool:
+    """Tell whether the form says what each field was when it was opened."""
+    return all(f"was_{name}" in values for name in (*BOUND_FIELDS, *HOLD_FIELDS))
+
+
+def clashes(values: Mapping[str, str], reading: Reading) -> bool:
+    """Tell whether somebody changed what was changed in the form, too, since it was opened. A hold counts as one."""
+    now = present(reading)
+    was = _was(values, now)
+    touched = _touched(values, now)
+    hold_moved = _hold_told(was) != _hold_told(now)
+    return (bool(touched & set(HOLD_FIELDS)) and hold_moved) or any(
+        was[name] != now[name] for name in touched & set(BOUND_FIELDS)
+    )
+
+
+def _touched(values: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Return the fields that differ from what the form showed. Mode, quota and end of a hold go together."""
+    was = _was(values, now)
+    bounds = {name for name in BOUND_FIELDS if values.get(name) != was[name]}
+    same_hold = all(values.get(name, was[name]) == was[name] for name in HOLD_FIELDS)
+    automatic = values.get("mode", was["mode"]) == was["mode"] == "auto"
+    return bounds if same_hold or automatic else bounds | set(HOLD_FIELDS)
+
+
+def _was(values: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    return {name: values.get(f"was_{name}", now[name]) for name in (*BOUND_FIELDS, *HOLD_FIELDS)}
+
+
+def _hold_told(values: Mapping[str, str]) -> tuple[str, str]:
+    return values["mode"], values["quota"] if values["mode"] == "hold" else ""
 
 
 def _whole(values: Mapping[str, str], name: str, most: float, errors: dict[str, str]) -> int:
@@ -155,6 +190,19 @@ def untils(held: str, chosen: str) -> tuple[Choice, ...]:
     return (*kept, *(Choice(value, label, value == (chosen or fallback)) for value, label in FOR.items()))
 
 
+def hold_for(tuned: Tuned, reading: Reading) -> str:
+    """Return how long the hold asked for lasts, as operations take it; `keep` is what is left of the present one."""
+    hold = reading.settings.hold
+    return left(hold, reading.at) if tuned.hold_for == KEEP and hold else tuned.hold_for
+
+
+def left(hold: Hold, now: datetime) -> str:
+    """Return how long a hold still stands, as operations take it; whole minutes, rounded up."""
+    if hold.until is None:
+        return "forever"
+    return f"{max(1, math.ceil((hold.until - now).total_seconds() / 60))}m"
+
+
 def unchanged(tuned: Tuned, reading: Reading) -> bool:
     """Tell whether nothing asked for differs from what is in force."""
     return not hold_moves(tuned, reading) and not bounds_move(tuned, reading)
@@ -199,8 +247,13 @@ def _limits(reading: Reading) -> PoolLimits:
 
 
 def _quota_after(tuned: Tuned, reading: Reading) -> int:
-    limits = replace(_limits(reading), floor=tuned.floor, ceiling=tuned.ceiling, hold=tuned.hold)
-    return batch_quota(limits, reading.counts.interactive + reading.counts.interactive_waiting)
+    """Return the quota that comes of it; who releases a hold goes on from the held value, within the bounds."""
+    before = _limits(reading)
+    demand = reading.counts.interactive + reading.counts.interactive_waiting
+    limits = replace(before, floor=tuned.floor, ceiling=tuned.ceiling, hold=tuned.hold)
+    if before.hold is not None and tuned.hold is None:
+        limits = replace(limits, limit=float(before.hold + demand + limits.headroom))
+    return batch_quota(limits, demand)
 
 
 def _changes(tuned: Tuned, reading: Reading) -> tuple[Change, ...]:
@@ -268,7 +321,7 @@ def _body(tuned: Tuned, reading: Reading) -> dict[str, object]:
     if tuned.hold is None and hold_moves(tuned, reading):
         body["auto"] = True
     elif tuned.hold is not None and hold_moves(tuned, reading):
-        body |= {"hold": tuned.hold, "for": "1h" if tuned.hold_for == KEEP else tuned.hold_for}
+        body |= {"hold": tuned.hold, "for": hold_for(tuned, reading)}
     if reading.bounds.source == "base" and bounds_move(tuned, reading):
         budgets = tuned.budgets
         body |= {"floor": tuned.floor, "ceiling": tuned.ceiling}
