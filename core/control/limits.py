@@ -5,7 +5,8 @@ enforces it. C is the limit on the TOTAL in flight; `core.quotas` gives batch wh
 
 Multiplicative decrease by the worst trigger, additive increase while batch is what the limit stops, slow start below
 the level that was safe last. After a cut nothing is judged until the load has drained and settled, and requests that
-arrived before that never count.
+arrived before that never count. Lateness that batch cannot have caused, or that its first burst of prompts after a rest
+causes, is no reason to cut.
 """
 
 import math
@@ -69,7 +70,8 @@ class LimitState:
     """What the law remembers. Instants are monotonic seconds, levels in slots.
 
     `slow_start` is the level below which growth is fast, `cut_from` the level in use at the last cut. Only requests
-    that arrived at or after `epoch` are judged; it is +inf while a cut drains.
+    that arrived at or after `epoch` are judged; it is +inf while a cut drains. `idle_since` is when batch ran out of
+    work, `None` while it has some; `began` when it last got work after `idle_after` seconds without.
     """
 
     limit: float
@@ -80,6 +82,8 @@ class LimitState:
     cool_until: float = NEVER
     epoch: float = NEVER
     last: float = NEVER
+    idle_since: float | None = None
+    began: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ class AimdLimit:
 
     def update(self, state: LimitState, config: LimitConfig, signals: Signals) -> tuple[LimitState, Move]:
         """Do one tick: the lowest proposal of all triggers wins; growth only where nothing speaks against it."""
-        state = confined(state, config)
+        state = _noting_work(confined(state, config), config, signals)
         after, action, reason, breached = _step(state, config, signals)
         next_at = signals.now + config.settle if action is Action.CUT else max(after.cool_until, signals.now)
         if next_at <= signals.now:
@@ -178,8 +182,12 @@ def _step(state: LimitState, config: LimitConfig, signals: Signals) -> _Step:
     if now < state.cool_until:
         return _hold(state, Reason.SETTLING)
     breached = [proposal for proposal in _proposals(state, config, signals) if proposal.beta is not None]
-    if breached:
-        return _cut(state, config, signals, breached)
+    excuse = _excuse(state, config, signals)
+    counted = [proposal for proposal in breached if proposal.hard] if excuse else breached
+    if counted:
+        return _cut(state, config, signals, counted)
+    if breached and excuse:
+        return _hold(state, excuse)
     reason = _against_growth(state, config, signals)
     return _hold(state, reason) if reason else _grow(state, config, signals)
 
@@ -190,8 +198,35 @@ def _re_anchored(state: LimitState, config: LimitConfig, now: float) -> LimitSta
         state,
         cut_at=state.cut_at - back,
         cool_until=min(state.cool_until - back, now + config.drain_max),
+        idle_since=None if state.idle_since is None else state.idle_since - back,
+        began=state.began - back,
         epoch=state.epoch if math.isinf(state.epoch) else min(state.epoch, now),
     )
+
+
+def _noting_work(state: LimitState, config: LimitConfig, signals: Signals) -> LimitState:
+    """Note since when batch has no work, or that it has some again; after a rest, older requests do not count."""
+    now, since = signals.now, state.idle_since
+    if now < state.last:
+        return state
+    if signals.batch == 0 and signals.backlog == 0:
+        return replace(state, idle_since=now) if since is None else state
+    if since is None:
+        return state
+    working = replace(state, idle_since=None)
+    return replace(working, began=now, epoch=now) if now - since >= config.idle_after else working
+
+
+def _excuse(state: LimitState, config: LimitConfig, signals: Signals) -> Reason | None:
+    """Return why late requests say nothing against the limit now, `None` where they do.
+
+    Without batch in flight a lower limit relieves nobody, and the level in use is interactive's own: a cut from it
+    would take from the next batch what its forerunner had. When batch begins after a rest, its prompts come all at
+    once: that is over in seconds, and the level in use is still far from the limit that would be judged.
+    """
+    if signals.batch == 0:
+        return Reason.NO_BATCH
+    return Reason.BATCH_BEGINS if signals.now - state.began < config.settle else None
 
 
 def _used(signals: Signals) -> int:

@@ -34,6 +34,8 @@ class Reason(StrEnum):
     GAP = "gap"
     DRAINING = "draining"
     SETTLING = "settling"
+    NO_BATCH = "no_batch"
+    BATCH_BEGINS = "batch_begins"
     NOT_BINDING = "not_binding"
     DEAD_BAND = "dead_band"
     DEAD_BAND_LIVE = "dead_band_live"

@@ -248,6 +248,24 @@ def _settling(facts: Facts) -> str:
     return f"Not moving: the server settles after a change; next check in {_seconds(facts.wait)}."
 
 
+def _late(facts: Facts) -> str:
+    known = [t for name in _RATIOS if (t := facts.by_name.get(name)) is not None and t.value is not None]
+    if not known:
+        return "interactive requests are late"
+    worst = max(known, key=lambda t: (t.value or 0.0) / t.threshold)
+    return f"{_RATIOS[worst.name]} is at {share(worst.value)} of its budget"
+
+
+def _no_batch(facts: Facts) -> str:
+    return f"Not cutting: {_late(facts)}, but no batch is in flight: a lower limit would relieve nobody."
+
+
+def _batch_begins(facts: Facts) -> str:
+    judged = _seconds(facts.scene.config.settle)
+    cause = f"batch has just begun after a rest, its first prompts all at once; it is judged after {judged}"
+    return f"Not cutting: {_late(facts)}, but {cause}."
+
+
 def _not_binding(facts: Facts) -> str:
     scene = facts.scene
     uses = f"batch uses {scene.batch} of {wording.slots(scene.quota)}"
@@ -371,6 +389,8 @@ _SENTENCES: dict[Reason, Callable[[Facts], str]] = {
     Reason.GAP: _gap,
     Reason.DRAINING: _draining,
     Reason.SETTLING: _settling,
+    Reason.NO_BATCH: _no_batch,
+    Reason.BATCH_BEGINS: _batch_begins,
     Reason.NOT_BINDING: _not_binding,
     Reason.DEAD_BAND: _dead_band,
     Reason.DEAD_BAND_LIVE: _dead_band_live,

@@ -42,6 +42,7 @@ def any_signals(draw: st.DrawFn, now: float) -> Signals:
         interactive=draw(st.integers(0, 600)),
         interactive_waiting=draw(st.integers(0, 50)),
         batch=draw(st.integers(0, 600)),
+        backlog=draw(st.integers(0, 2)),
         bound=draw(st.booleans()),
         first=draw(RATIOS),
         first_n=first_n,
@@ -126,12 +127,24 @@ def test_one_cut_and_one_growth_are_bounded(data: st.DataObject) -> None:
     st.lists(st.floats(0, 5), min_size=2, max_size=2),
     st.lists(st.floats(0, 3), min_size=2, max_size=2),
     st.lists(st.integers(0, 6), min_size=2, max_size=2),
+    st.sampled_from([-math.inf, 95.0]),
+    st.booleans(),
+    st.integers(0, 1),
 )
 def test_more_pressure_never_gives_a_higher_limit(
-    level: float, fast: bool, first: list[float], token: list[float], live: list[float], queued: list[int]
+    level: float,
+    fast: bool,
+    first: list[float],
+    token: list[float],
+    live: list[float],
+    queued: list[int],
+    began: float,
+    running: bool,
+    refused: int,
 ) -> None:
-    state, config = at(level, slow_start=64.0 if fast else level), LimitConfig()
-    base = Signals(now=100.0, interactive=3, batch=int(level) - 3, bound=True, first_n=50, token_n=50)
+    state, config = at(level, slow_start=64.0 if fast else level, began=began), LimitConfig()
+    batch = int(level) - 3 if running else 0
+    base = Signals(now=100.0, interactive=3, batch=batch, bound=True, first_n=50, token_n=50, refused=refused)
     low, high = (
         replace(base, first=pick(first), token=pick(token), live=pick(live), queued=pick(queued)) for pick in (min, max)
     )
@@ -393,6 +406,81 @@ def test_every_tick_shows_every_trigger_also_those_that_did_not_win() -> None:
 def test_live_tokens_cut_only_while_batch_runs() -> None:
     _, move = LAW.update(at(50.0), LimitConfig(), Signals(now=0, interactive=40, live=3.0))
     assert move.action is Action.HOLD
+
+
+# Lateness that is not the limit's fault
+
+LATE = {"first": 3.0, "first_n": 50, "token": 2.0, "token_n": 50, "live": 1.5}
+
+
+def test_late_requests_do_not_cut_while_no_batch_is_in_flight() -> None:
+    """The level in use is interactive's own then; a limit cut from it starves the next batch and relieves nobody."""
+    state, move = LAW.update(at(40.0), LimitConfig(), Signals(now=100.0, interactive=12, **LATE))
+    assert (move.action, move.reason, state.limit) == (Action.HOLD, Reason.NO_BATCH, 40.0)
+    state, move = LAW.update(state, LimitConfig(), Signals(now=105.0, interactive=12, batch=1, backlog=1, **LATE))
+    assert (move.action, move.reason) == (Action.CUT, Reason.FIRST_TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("signals", "reason"),
+    [
+        ({"refused": 1}, Reason.PROVIDER_429),
+        ({"errors": 3, "samples": 9}, Reason.ERRORS),
+        ({"hard": 3}, Reason.BATCH_ERRORS),
+    ],
+)
+def test_refusals_and_errors_cut_also_without_batch_and_lateness_does_not_deepen_it(
+    signals: dict[str, float], reason: Reason
+) -> None:
+    state, move = LAW.update(at(40.0), LimitConfig(), Signals(now=100.0, interactive=20, **LATE, **signals))
+    assert (move.action, move.reason, move.breached) == (Action.CUT, reason, (reason,))
+    assert state.limit == pytest.approx(16.0)
+
+
+def rested(seconds: float) -> tuple[LimitState, float]:
+    """Return the state when batch has had no work for that long, and the instant at which it gets some again."""
+    state, now = at(40.0, last=95.0), 100.0
+    while now <= 100.0 + seconds:
+        state, _ = LAW.update(state, LimitConfig(), Signals(now=now, interactive=4))
+        now += 5
+    return state, now
+
+
+def test_a_batch_that_begins_after_a_rest_is_judged_once_its_first_prompts_are_through() -> None:
+    state, now = rested(30.0)
+    reasons = []
+    for waited in (0.0, 5.0, 10.0):
+        signals = Signals(now=now + waited, interactive=4, batch=9, backlog=1, **LATE)
+        state, move = LAW.update(state, LimitConfig(), signals)
+        reasons.append(move.reason)
+        assert state.epoch >= now
+    assert reasons == [Reason.BATCH_BEGINS, Reason.BATCH_BEGINS, Reason.FIRST_TOKEN]
+
+
+def test_a_batch_that_begins_after_a_rest_is_cut_at_once_where_the_provider_refuses() -> None:
+    state, now = rested(30.0)
+    _, move = LAW.update(state, LimitConfig(), Signals(now=now, interactive=4, batch=9, backlog=1, refused=1))
+    assert (move.action, move.reason) == (Action.CUT, Reason.PROVIDER_429)
+
+
+def test_a_short_pause_or_one_with_work_waiting_is_no_rest() -> None:
+    state, now = rested(15.0)
+    _, move = LAW.update(state, LimitConfig(), Signals(now=now, batch=9, backlog=1, **LATE))
+    assert move.action is Action.CUT
+    state, now = at(40.0, last=95.0), 100.0
+    for _ in range(20):
+        state, _ = LAW.update(state, LimitConfig(), Signals(now=now, interactive=64, backlog=5))
+        now += 5
+    _, move = LAW.update(state, LimitConfig(), Signals(now=now, batch=9, backlog=1, **LATE))
+    assert move.action is Action.CUT
+
+
+def test_a_clock_that_goes_back_during_a_rest_shortens_or_lengthens_nothing() -> None:
+    state, _ = rested(20.0)
+    state, move = LAW.update(state, LimitConfig(), Signals(now=50.0, interactive=4))
+    assert move.reason is Reason.CLOCK_BACK
+    assert state.idle_since is not None
+    assert 50.0 - state.idle_since == pytest.approx(20.0)
 
 
 # Growth

@@ -96,6 +96,16 @@ def test_every_reason_has_a_sentence_without_any_data_or_with_absurd_data(reason
         ),
         (Reason.INTERACTIVE_CHANGED, "Quota 33 -> 28 because interactive went 8 -> 14; limit unchanged at 39."),
         (Reason.SETTLING, "Not moving: the server settles after a change; next check in 10 s."),
+        (
+            Reason.NO_BATCH,
+            "Not cutting: p95 of the first token is at 112 % of its budget, but no batch is in flight: "
+            "a lower limit would relieve nobody.",
+        ),
+        (
+            Reason.BATCH_BEGINS,
+            "Not cutting: p95 of the first token is at 112 % of its budget, but batch has just begun after a rest, "
+            "its first prompts all at once; it is judged after 10 s.",
+        ),
     ],
 )
 def test_sentences_name_the_figure_the_budget_and_what_comes_next(reason: Reason, text: str) -> None:

@@ -59,6 +59,15 @@ def test_a_small_pool_keeps_the_promise_and_does_far_more_than_a_quota_that_is_a
     assert law.batch_tokens > 3 * safe.batch_tokens
 
 
+@pytest.mark.parametrize("seed", [61, 62])
+def test_what_one_wave_of_batch_taught_is_not_lost_before_the_next(seed: int) -> None:
+    """Bursts of interactive alone once took the limit from 39 to 2.5, and from 42 to 6, between two waves."""
+    levels = simulate_one(Plan("H", seed, hours=1.0)).levels
+    between = [level.limit for level in levels if 700 <= level.at <= 1800]
+    assert between[0] > 30.0
+    assert min(between) == between[0]
+
+
 def test_a_fixed_total_that_is_too_high_breaks_the_promise_the_law_keeps() -> None:
     greedy = figures("A", "total", 63)
     assert greedy.violations > 3 * max(5.0, figures("A").violations)
