@@ -15,6 +15,11 @@ FOREVER = "forever"
 DEFAULT_FOR = "1h"
 MAX_FOR = timedelta(days=30)
 NUMBERS = ("slots", "reserve", "headroom", "floor", "ceiling")
+_LABELS = {
+    "budgets.first_token_s": "first-token budget",
+    "budgets.per_token_ms": "per-token budget",
+    "budgets.error_rate": "error budget",
+}
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
 
 
@@ -138,9 +143,17 @@ def sentence(
     parts = [*_hold_words(before, after, patch, now, zone), *_pause_words(before, patch, now, zone)]
     for name, (old, new) in changes(before, after, patch).items():
         if name not in ("hold", "pause"):
-            label = name.removeprefix("budgets.")
-            parts.append(f"{label} stays {new}" if old == new else f"{label} {old} -> {new}")
+            label, was, now_is = _LABELS.get(name, name), _told(name, old), _told(name, new)
+            parts.append(f"{label} stays {now_is}" if old == new else f"{label} {was} -> {now_is}")
     return signed("; ".join(parts), by=by, reason=patch.reason)
+
+
+def _told(name: str, value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    if name == "budgets.error_rate":
+        return f"{wording.plain(value * 100)} %"
+    return f"{wording.plain(value)} {name.rpartition('_')[2]}"
 
 
 def signed(what: str, *, by: str, reason: str) -> str:
@@ -169,7 +182,8 @@ def _hold(
     settings: PoolSettings, patch: PoolPatch, *, by: str, now: datetime, window_end: Callable[[], datetime | None]
 ) -> Hold | None:
     if patch.hold is not None:
-        return Hold(patch.hold, _until(patch.hold_for or DEFAULT_FOR, now, window_end), by, patch.reason, now)
+        until = _until(DEFAULT_FOR if patch.hold_for is None else patch.hold_for, now, window_end)
+        return Hold(patch.hold, until, by, patch.reason, now)
     stands = settings.hold is not None and settings.hold.active(now)
     return settings.hold if stands and not patch.auto else None
 

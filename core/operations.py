@@ -9,7 +9,7 @@ from core import wording
 from core.changes import FOREVER, UNTIL_WINDOW_ENDS, PoolPatch, apply_patch, changes, duration, sentence, signed
 from core.control import wallclock
 from core.control.decisions import Decision
-from core.control.rules import MAX_NAME, OneOff, Rule, Schedule, Window, check_text, validate
+from core.control.rules import MAX_NAME, OneOff, Schedule, Window, check_text, validate
 from core.control.windows import bounds_at, next_change
 from core.errors import InvalidValue, NotFound, StaleVersion
 from core.people import entries
@@ -17,6 +17,7 @@ from core.people.audit import AuditRecord, check_reason, way_of
 from core.people.identity import ASKING
 from core.ports import Clock, Notifier, SettingsStore
 from core.quotas import Bounds, Budgets, PoolLimits, PoolSettings, batch_quota, clamp_bounds
+from core.schedule_words import moved_rules, rule_told
 
 __all__ = ["EVERY_POOL", "BoundsPatch", "Figures", "Operations", "PoolPatch"]
 
@@ -269,8 +270,8 @@ class Operations:
 
     def _schedule_decisions(self, before: Schedule, after: Schedule, *, by: str, note: str) -> Sequence[Decision]:
         """Return one decision for each pool that the changed rules name, or one for every pool (`*`)."""
-        moved = _moved_rules(before, after)
-        told = [_told(name, old, new) for name, (old, new) in moved.items()]
+        moved = moved_rules(before, after)
+        told = [rule_told(name, old, new) for name, (old, new) in moved.items()]
         if before.zone != after.zone:
             told.insert(0, f"zone {before.zone} -> {after.zone}")
         more = [f"and {len(told) - _TOLD} more changes"] if len(told) > _TOLD else []
@@ -374,27 +375,3 @@ def _limits(settings: PoolSettings, limit: float, schedule: Schedule, now: datet
     return PoolLimits(
         settings.slots, settings.reserve, settings.headroom, bounds.floor, bounds.ceiling, limit=limit, hold=hold
     )
-
-
-def _moved_rules(before: Schedule, after: Schedule) -> dict[str, tuple[Rule | None, Rule | None]]:
-    """Return (before, after) of each rule that was added, changed or removed, by its source."""
-    old = {rule.source: rule for rule in before.rules}
-    new = {rule.source: rule for rule in after.rules}
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)}
-
-
-def _told(source: str, before: Rule | None, after: Rule | None) -> str:
-    name = wording.source(source)
-    if before is None or after is None:
-        return f"{name} {'removed' if after is None else 'added'}"
-    pairs = [
-        (field, getattr(before, field), getattr(after, field))
-        for field in ("floor", "ceiling", "priority")
-        if hasattr(before, field)
-    ]
-    moved = [f"{field} {_number(old)} -> {_number(new)}" for field, old, new in pairs if old != new]
-    return f"{name} changed" + (f" ({', '.join(moved)})" if moved else "")
-
-
-def _number(value: int | None) -> str:
-    return "as base" if value is None else str(value)

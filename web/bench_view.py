@@ -16,13 +16,19 @@ from core.simulation.arms import Arm, Target
 from web.bench import Interrupted, Plan, Report, bench
 
 INTERRUPTED = 130
+ROWS = (
+    *("calls", "first token p50", "first token p95", "first token p99", "total p50", "total p95", "total p99"),
+    *("errors", "batch items/s", "batch tokens/s", "batch errors", "most in flight"),
+)
+SCANNED = ("first token p95", "total p95", "errors", "batch items/s", "batch tokens/s", "most in flight")
 VERDICTS = {True: "PASS", False: "MISS", None: "not judged"}
 
 
 def command(plan: Plan, *, as_json: bool, strict: bool) -> int:
     """Do what `tidegate bench` does; return its exit status.
 
-    0 if it measured, whatever came out; 1 where `strict` and a target is missed. Raises ConfigError.
+    0 if it measured, whatever came out; 1 where `strict` and a target is missed, or no call was ever answered. Raises
+    ConfigError.
     """
     _check_trace(plan)
     try:
@@ -35,6 +41,11 @@ def command(plan: Plan, *, as_json: bool, strict: bool) -> int:
         print(json.dumps(as_builtins(report), indent=2))
     else:
         show(report, Console())
+    if all(arm.first_token.p50 is None for arm in report.arms):
+        faults = ", ".join(report.arms[0].errors) or "no calls"
+        server = plan.upstream or "the simulated server"
+        print(f"nothing was measured ({faults}): see that {server} answers, or give it more --seconds", file=sys.stderr)
+        return 1
     return int(strict and any(target.met is False for target in report.targets))
 
 
@@ -96,34 +107,45 @@ def show(report: Report, console: Console) -> None:
     server = plan.upstream or "simulated server"
     console.print(_arms(f"{server}, {plan.slots} slots, {plan.seconds:g} s an arm; seconds", report.arms))
     if report.scan:
-        console.print(_arms(f"fixed quotas through Tidegate, {plan.seconds / 2:g} s each; seconds", report.scan))
+        console.print(_scan(f"fixed quotas through Tidegate, {plan.seconds / 2:g} s each; seconds", report.scan))
     console.print(_targets(report.targets))
 
 
 def _arms(title: str, arms: Sequence[Arm]) -> Table:
+    """Return the arms side by side, a column each: so it fits a terminal of 80 columns."""
     table = Table(title=title)
-    table.add_column("run")
-    for name in ("calls", "first token p50", "p95", "p99", "total p50", "p95", "p99", "errors"):
-        table.add_column(name, justify="right")
-    for name in ("batch items/s", "tokens/s", "errors", "most in flight"):
-        table.add_column(name, justify="right")
+    table.add_column("")
     for arm in arms:
-        table.add_row(arm.name, *_cells(arm))
+        table.add_column(arm.name, justify="right")
+    for name in ROWS:
+        table.add_row(name, *(_cells(arm)[name] for arm in arms))
     return table
 
 
-def _cells(arm: Arm) -> list[str]:
+def _scan(title: str, arms: Sequence[Arm]) -> Table:
+    """Return the fixed quotas one below the other: there may be many."""
+    table = Table(title=title)
+    table.add_column("quota", justify="right")
+    for name in SCANNED:
+        table.add_column(name, justify="right")
+    for arm in arms:
+        table.add_row(str(arm.quota), *(_cells(arm)[name] for name in SCANNED))
+    return table
+
+
+def _cells(arm: Arm) -> dict[str, str]:
     first, total, server = arm.first_token, arm.total, arm.server
-    return [
+    times = (first.p50, first.p95, first.p99, total.p50, total.p95, total.p99)
+    told = (
         str(arm.calls),
-        *(_number(value) for value in (first.p50, first.p95, first.p99)),
-        *(_number(value) for value in (total.p50, total.p95, total.p99)),
+        *(_number(value) for value in times),
         ", ".join(f"{n} {word}" for word, n in arm.errors.items()) or "0",
         f"{arm.batch_items_per_s:.2f}",
         f"{arm.batch_tokens_per_s:.0f}",
         str(arm.batch_errors),
         "-" if server is None else str(server.max_in_flight),
-    ]
+    )
+    return dict(zip(ROWS, told, strict=True))
 
 
 def _targets(targets: Sequence[Target]) -> Table:

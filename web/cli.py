@@ -106,7 +106,7 @@ def _say_set_up(link: str) -> None:
 def mock_server(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
     slots: Annotated[int, typer.Option(min=1, help="Sequences that it runs at once; more wait.")] = 8,
     speed: Annotated[float, typer.Option(min=0.01, help="How many times faster than a real one it is.")] = 1.0,
     handle: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -196,7 +196,7 @@ def simulate(
 @app.command()
 def demo(
     *,
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 3456,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 3456,
     slots: Annotated[int, typer.Option(min=2, help="Requests that the simulated server runs at once.")] = 16,
     speed: Annotated[float, typer.Option(min=0.1, max=50, help="How many times faster than real all goes.")] = 1.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop by itself after so many seconds.")] = None,

@@ -68,7 +68,10 @@ class PoolRow:
 
 @dataclass(frozen=True, slots=True)
 class Live(Context):
-    """The part of the Overview that changes each second. `away` tells why the model server cannot be reached ("")."""
+    """The part of the Overview that changes each second.
+
+    `away` tells why the model server cannot be reached (""), `why` what the controller found at its last look.
+    """
 
     template: ClassVar[str] = "_live.html"
     variable: ClassVar[str] = "live"
@@ -81,6 +84,7 @@ class Live(Context):
     source: str
     source_until: str
     hold_until: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,12 +60,16 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What there is to see now. `passed` in seconds; `capacity` is the share of the server that lives."""
+    """What there is to see now. `passed` in seconds; `capacity` is the share of the server that lives.
+
+    `why` is what the controller says of its last look, `decision` the newest row of its log.
+    """
 
     address: str
     passed: float
     capacity: float
     reading: Reading
+    why: str
     decision: str
     chats: int
     items: int
@@ -143,6 +147,7 @@ class Demo:
             passed=passed,
             capacity=self._capacity,
             reading=runtime.reading(runtime.pools[POOL]),
+            why=runtime.pools[POOL].controller.why,
             decision=last[0].sentence if last else "",
             chats=len(self._chats),
             items=self._items,

@@ -58,7 +58,7 @@ def line(picture: Picture) -> str:
             f"waiting {counts.interactive_waiting} + {counts.backlog}",
             f"p95 first token {wording.seconds(seen.first_token_p95_s)}, "
             f"token {wording.milliseconds(seen.per_token_p95_ms)}, total {wording.seconds(seen.total_p95_s)}",
-            f"| {picture.decision}",
+            f"| {picture.why}",
         )
     )
 
@@ -81,7 +81,8 @@ def table(picture: Picture) -> Group:
         grid.add_row(promise.name, Text.assemble((promise.seen, style), f" of {promise.budget}"))
     grid.add_row("Total, p95", wording.seconds(reading.seen.total_p95_s))
     grid.add_row("So far", f"{picture.chats} chat calls, {picture.items} batch items, {picture.failures} failed")
-    grid.add_row("Decision", picture.decision or wording.NO_DATA)
+    grid.add_row("Controller", picture.why or wording.NO_DATA)
+    grid.add_row("Last logged", picture.decision or wording.NO_DATA)
     title = Text.assemble(("Tidegate  ", "bold"), f"{picture.address}/", ("   Ctrl-C ends it", "dim"))
     return Group(title, grid)
 

@@ -106,6 +106,7 @@ class LiveParts:
             source=wording.source(view.bounds.source),
             source_until=wording.moment(view.bounds.until, view.at, zone) if view.bounds.until else "",
             hold_until=f"until {until}" if held else "",
+            why=pool.controller.why.replace("->", "→"),
         )
 
     def _away(self, pool: Pool) -> str:

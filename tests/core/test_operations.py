@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.changes import MAX_FOR, apply_patch, check_settings, duration
+from core.changes import MAX_FOR, apply_patch, check_settings, duration, sentence
 from core.clock import SystemClock
 from core.control.windows import OneOff, Schedule, Window, bounds_at
 from core.coordination.local import LocalNotifier
@@ -296,6 +296,7 @@ def test_a_length_is_never_beyond_its_bounds(count: int, unit: str) -> None:
         (PoolPatch(auto=False), "auto", "can only be true"),
         (PoolPatch(hold_for="1h"), "for", "give hold with it"),
         (PoolPatch(hold=1, hold_for="1y"), "for", '"15m"'),
+        (PoolPatch(hold=1, hold_for=""), "for", '"15m"'),
         (PoolPatch(slots=0), "slots", "must be 1 to"),
         (PoolPatch(slots=10**9), "slots", "must be"),
         (PoolPatch(slots=1), "slots", "give a reserve of at most 0 in the same change"),
@@ -473,3 +474,9 @@ async def test_without_a_running_pool_the_row_tells_the_limit_that_was_saved(
     await offline.change_pool("default", PoolPatch(hold=1), by="ann", based_on=None)
     [row] = await store.recent()
     assert (row.limit, row.quota) == ((8.0, 8.0), (4, 1))
+
+
+def test_changed_budgets_are_told_in_words() -> None:
+    patch = PoolPatch(budgets={"first_token_s": 2.0, "per_token_ms": 75.0, "error_rate": 0.05})
+    told = sentence(POOL, patched(patch), patch, by="ann", now=NOW, zone=UTC)
+    assert told == ("First-token budget 1 s -> 2 s; per-token budget stays 75 ms; error budget 2 % -> 5 % by ann.")

@@ -1,5 +1,6 @@
 """`tidegate bench`: short runs at high speed; what is measured, never how fast."""
 
+import io
 import json
 import sys
 from dataclasses import replace
@@ -7,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from core.errors import ConfigError
 from core.quotas import default_reserve
 from tests.servers import running
 from web import mock_server
 from web.bench import Plan, Report, bench, total_seconds
-from web.bench_view import VERDICTS, as_builtins, command
+from web.bench_view import ROWS, VERDICTS, as_builtins, command, show
 from web.cli import main
 
 SPEED = 20.0
@@ -113,6 +115,22 @@ def test_a_real_server_is_measured_without_what_only_the_simulated_one_tells(
     assert told["arms"][2]["server"] is None
     assert [target["verdict"] for target in told["targets"]][1:] == ["not judged"] * 3
     assert CANARY not in out
+
+
+def test_the_tables_fit_a_terminal_of_80_columns(report: Report) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    show(report, console)
+    told = console.export_text()
+    assert "…" not in told
+    for name in (*ROWS, "flood", "Tidegate"):
+        assert name in told
+
+
+def test_a_server_that_never_answers_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(upstream="http://127.0.0.1:9/v1", slots=2, seconds=1.0, warm_up=0.0, rate=3.0, scan=False)
+    assert command(plan, as_json=False, strict=False) == 1
+    fault = "nothing was measured (upstream_unreachable): see that http://127.0.0.1:9/v1 answers"
+    assert fault in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("strict", "status"), [(False, 0), (True, 1)])

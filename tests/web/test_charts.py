@@ -106,3 +106,11 @@ def test_two_hours_are_a_few_hundred_points_and_a_short_table() -> None:
     assert made.latency.count("L") <= 320
     assert len(made.rows) <= 15
     assert made.bottom == ("07:30", "08:00", "08:30", "09:00", "09:30")
+
+
+def test_a_change_of_the_schedule_is_marked_on_the_quota_as_it_was() -> None:
+    at = NOW - timedelta(seconds=30)
+    changed = Decision(at, "*", "operator", "set", "schedule", "Window Peak added.", (0.0, 0.0), (0, 0))
+    held = Decision(at, "gpt", "operator", "set", "hold", "Held at 4.", (8.0, 8.0), (6, 4))
+    made = drawn(samples(quota=4), [changed, held])
+    assert len({mark.y for mark in made.marks}) == 1

@@ -171,6 +171,15 @@ def test_the_simulated_server_can_be_run_alone(tmp_path: Path) -> None:
         assert running.stop().status == 0
 
 
+@pytest.mark.parametrize("command", ["mock-server", "demo", "serve"])
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_is_none_is_refused(tmp_path: Path, command: str, port: str) -> None:
+    done = TIDEGATE.run(tmp_path, command, f"--port={port}")
+    assert done.status == 2
+    assert "--port" in done.err
+    assert "Traceback" not in done.err
+
+
 def test_migrate_makes_the_database_and_can_be_repeated(tmp_path: Path) -> None:
     for _ in range(2):
         done = TIDEGATE.run(tmp_path, "migrate", "--data", "state")

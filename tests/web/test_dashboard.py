@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import time, timedelta
 from pathlib import Path
 
 import pytest
 
 from core.config import PoolConfig
 from core.control.decisions import Decision, Trigger
+from core.control.windows import Schedule, Window
 from core.samples import Seen
 from tests.web.pages import NOBODY, Site, Tags, links, site, text
+from web.schemas import decision_json
 
 pytestmark = pytest.mark.anyio
 
@@ -222,6 +224,8 @@ async def test_decisions_are_filtered_by_the_address(home: Site) -> None:
     assert "cut number" not in people
     assert "No decision fits" in text(await home.get("/decisions?q=nothing+like+it"))
     await home.get("/decisions?limit=x&actor=%00&q=" + "y" * 5000)
+    for limit in ("%C2%B2", "9" * 5000, "-1", "0"):
+        await home.get(f"/decisions?limit={limit}")
 
 
 async def test_many_decisions_are_shown_in_pages(home: Site) -> None:
@@ -240,3 +244,21 @@ async def test_the_chart_appears_once_the_history_has_samples(home: Site) -> Non
     assert 'class="chart"' in page
     assert "Show as table" in page
     assert "Nothing measured yet" not in page
+
+
+async def test_a_change_of_the_schedule_claims_no_figures(home: Site) -> None:
+    window = Window("Peak", frozenset({0}), time(8), time(20), ceiling=4)
+    await home.runtime.operations.change_schedule(Schedule(windows=(window,)), by="ann", based_on=None)
+    page = text(await home.get("/decisions"))
+    assert "Window Peak added by ann." in page
+    assert "limit 0.0" not in page
+    [row] = await home.runtime.decisions.recent(limit=1)
+    told = decision_json(row)
+    assert (told["limit"], told["quota"], told["batch"]) == ([None, None], [None, None], None)
+
+
+async def test_the_overview_says_what_the_controller_found_at_its_last_look(home: Site) -> None:
+    controller = home.runtime.pools["default"].controller
+    controller.tick()
+    assert controller.why
+    assert f"At the controller's last look: {controller.why}" in text(await home.get("/"), "live")

@@ -47,6 +47,8 @@ def test_the_flood_always_waits(pictures: list[Picture]) -> None:
 
 def test_the_decisions_are_told(pictures: list[Picture]) -> None:
     assert any(picture.decision for picture in pictures)
+    assert any(picture.why in line(picture) for picture in pictures if picture.why)
+    assert len({picture.why for picture in pictures}) > 2
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """The Schedule page: editing windows and one-offs, preview, overlaps, deleting."""
 
 from collections.abc import AsyncIterator
-from datetime import time
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from core.control.windows import OneOff, Schedule
 from tests.web.pages import Site, fields, site, text
 
 pytestmark = pytest.mark.anyio
@@ -180,3 +181,41 @@ async def test_no_cron_text_is_offered(home: Site) -> None:
     page = await home.get("/schedule?edit=window")
     assert "cron" not in page.lower()
     assert all(name in text(page, "editor") for name in ("Mon", "Sun"))
+
+
+async def test_editing_a_one_off_keeps_the_second_of_two_equal_clock_times_and_who_made_it(home: Site) -> None:
+    second = datetime(2027, 10, 31, 1, 30, 15, tzinfo=UTC)
+    rule = OneOff("Night", second, second + timedelta(hours=5), ceiling=4, by="ann")
+    await home.runtime.operations.change_schedule(Schedule("Europe/Berlin", (), (rule,)), by="ann", based_on=None)
+    await home.runtime.reload()
+    assert (await save(home, "one_off", stored="Night", ceiling="3")).status_code == 303
+    (now_is,) = home.runtime.schedule.one_offs
+    assert (now_is.start, now_is.end, now_is.by) == (rule.start, rule.end, "ann")
+    assert (await save(home, "one_off", stored="Night", start="2027-10-31T02:30")).status_code == 303
+    assert home.runtime.schedule.one_offs[0].end == rule.end
+
+
+async def test_a_one_off_that_begins_at_a_skipped_clock_time_begins_after_the_gap(home: Site) -> None:
+    await saved(home, "zone", zone="Europe/Berlin")
+    await saved(home, "one_off", name="Gap", start="2027-03-28T02:30", end="2027-03-28T06:00", ceiling="3")
+    assert home.runtime.schedule.one_offs[0].start == datetime(2027, 3, 28, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/schedule?preview=1&kind=window&days=%C2%B2",
+        "/schedule?preview=1&kind=window&original=gone&name=a&start=01:00&end=02:00&days=1",
+        "/schedule?preview=1&kind=one_off&name=a&start=0001-01-01T00:00&end=9999-12-31T23:59",
+        "/schedule?preview=1&kind=one_off&name=a&start=2027-01-01T00:00%2B05:00&end=2027-01-02T00:00",
+    ],
+)
+async def test_whatever_is_previewed_is_answered_with_what_is_wrong(home: Site, address: str) -> None:
+    assert "note bad" in await home.get(address)
+
+
+async def test_a_rule_that_is_gone_is_told_whatever_else_is_wrong(home: Site) -> None:
+    form = await home.form("/schedule?edit=window", "schedule-form") | {"original": "gone", "name": "a", "reason": ""}
+    answer = await home.post("/ui/schedule/save", form)
+    assert answer.status_code == 422
+    assert "no window is named" in answer.text

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import time, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -283,3 +284,46 @@ async def test_clicking_one_three_one_one_ends_at_one(home: Site) -> None:
         await home.tune(mode="hold", quota=quota, **{"for": "1h"})
     await home.tune(mode="hold", quota="1", **{"for": "1h"})
     assert home.runtime.pools["default"].dispatcher.quota() == 1
+
+
+async def test_only_a_change_of_the_same_setting_is_a_conflict(home: Site) -> None:
+    """grafana/grafana#102457: false alarms make people override whatever there is."""
+    mine = await home.form("/", "tuning-form") | {"ceiling": "5", "reason": "mine"}
+    await other(home, hold=2, hold_for="forever")
+    await other(home, pause=True, reason="night")
+    await other(home, floor=2)
+    assert (await home.post("/ui/tuning", mine)).status_code == 303
+    settings = home.settings()
+    assert (settings.floor, settings.ceiling, settings.pause.reason) == (2, 5, "night")
+    assert (settings.hold.quota, settings.hold.until) == (2, None)
+
+
+async def test_a_hold_set_meanwhile_is_not_released_by_a_form_that_was_automatic(home: Site) -> None:
+    mine = await home.form("/", "tuning-form") | {"mode": "auto", "quota": "6", "reason": "mine"}
+    await other(home, hold=2)
+    assert "Nothing here differs" in (await home.post("/ui/tuning", mine)).text
+    assert home.settings().hold.quota == 2
+
+
+async def test_a_form_that_does_not_tell_what_it_showed_conflicts_with_every_change(home: Site) -> None:
+    form = await home.form("/", "tuning-form") | {"ceiling": "5", "reason": "mine"}
+    bare = {name: value for name, value in form.items() if not name.startswith("was_")}
+    await other(home, floor=2)
+    assert (await home.post("/ui/tuning", bare)).status_code == 409
+    assert home.settings().ceiling == 7
+
+
+async def test_the_preview_of_a_release_goes_on_from_the_held_quota(home: Site) -> None:
+    await other(home, hold=5)
+    await home.runtime.reload()
+    page = await home.get("/ui/tuning/preview?" + urlencode(await home.form("/", "tuning-form") | {"mode": "auto"}))
+    assert "Batch quota 5 5" in text(page)
+    await home.tune(mode="auto")
+    assert home.runtime.pools["default"].dispatcher.quota() == 5
+
+
+async def test_the_command_keeps_the_end_of_a_hold_as_the_form_does(home: Site) -> None:
+    await other(home, hold=2, hold_for="forever")
+    await home.runtime.reload()
+    page = await home.get("/ui/tuning/preview?" + urlencode(await home.form("/", "tuning-form") | {"quota": "3"}))
+    assert '"for": "forever"' in text(page)
