@@ -1,7 +1,4 @@
-"""One way to write logs, for Tidegate's own lines and for those of its libraries: levelled, structured, no secrets.
-
-Whoever serves a request binds `request_id` with structlog's contextvars; each line written meanwhile carries it.
-"""
+"""One way to write logs, for Tidegate's own lines and for those of its libraries: levelled, structured, no secrets."""
 
 import json
 import logging
@@ -39,7 +36,6 @@ def configure(
     number = logging.getLevelNamesMapping()[level.upper()]
     out = stream or sys.stderr
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         without_content,

@@ -1,6 +1,7 @@
 """The inference API: every POST under /v1 that a pool serves, and the list of models."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterable
 
@@ -94,8 +95,9 @@ class Inference:
         except Exception:
             await reply.fail(internal_error())
             raise
-        if outcome is not Outcome.SUCCESS:
-            log.info(
+        if outcome is not Outcome.SUCCESS or logging.root.level <= logging.DEBUG:
+            log.log(
+                logging.DEBUG if outcome is Outcome.SUCCESS else logging.INFO,
                 "answered",
                 request_id=call.id,
                 pool=pool.name,

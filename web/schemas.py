@@ -99,6 +99,7 @@ def _whole_decision_json(decision: Decision) -> Json:
         "interactive_waiting": decision.interactive_waiting,
         "batch": decision.batch,
         "backlog": decision.backlog,
+        "epoch": instant(decision.epoch),
         "next_move_at": instant(decision.next_move_at),
         "window": decision.window,
         "bounds": list(decision.bounds),

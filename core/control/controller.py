@@ -199,6 +199,11 @@ class PoolController:
         return (self._clock.now() - saved.at).total_seconds()
 
     def _tell_start(self, saved: SavedLimit | None) -> None:
+        ended = self._settings.hold
+        until = ended.until if ended is not None else None
+        if saved is not None and ended is not None and until is not None and saved.at < until <= self._clock.now():
+            quota = self._dispatcher.quota()
+            self._journal.hold_expired(ended, self._scene(), quota_before=quota, limit_before=self.limit)
         cold = self._law.start(self._config())
         if saved is None or self._state == cold:
             self._journal.started(self._scene(), saved=None, age=None)

@@ -23,7 +23,8 @@ class Decision:
 
     `actor` is controller, operator, schedule or restart; `by` names the person. `action` is cut, grow, hold, set,
     pause, resume, window or start. `reason` is the controller's reason code, `note` what a person gave as reason.
-    `limit` and `quota` are (before, after). `sentence` is for people.
+    `limit` and `quota` are (before, after). Only requests that arrived from `epoch` on were judged; `None` where all
+    were, or where a cut still drains and none are. `sentence` is for people.
     """
 
     at: datetime
@@ -41,6 +42,7 @@ class Decision:
     interactive_waiting: int = 0
     batch: int = 0
     backlog: int = 0
+    epoch: datetime | None = None
     next_move_at: datetime | None = None
     window: str | None = None
     bounds: tuple[int, int] = (0, 0)

@@ -1,5 +1,6 @@
 """One sentence or two for every reason: the numbers, what they are held against, and what happens next."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -52,7 +53,8 @@ class Scene:
 class Facts:
     """What happened: the reason, what it moved (before, after), and the pool then.
 
-    `wait` is seconds to the next possible move, `cut_from` the level of the last cut, `was` the bounds before, `ended`
+    `epoch` is the monotonic second from which on arriving requests are judged (-inf: all; +inf: none yet), `wait`
+    seconds to the next possible move, `cut_from` the level of the last cut, `was` the bounds before, `ended`
     the hold that expired, `saved` a limit kept before the start and `age` its age in seconds, `source` a batch's name
     and `failures` how many of its requests failed.
     """
@@ -63,6 +65,7 @@ class Facts:
     quota: tuple[int, int]
     demand: tuple[int, int] = (0, 0)
     triggers: tuple[Trigger, ...] = ()
+    epoch: float = -math.inf
     wait: float = 0.0
     slow_start: float = 0.0
     cut_from: float = 0.0

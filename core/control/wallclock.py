@@ -16,8 +16,8 @@ class Reading(Enum):
 
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
-    """Return every IANA zone name known here."""
-    return frozenset(available_timezones())
+    """Return every IANA zone name known here, but for those whose meaning is the machine's."""
+    return frozenset(available_timezones()) - {"localtime", "Factory"}
 
 
 @lru_cache(maxsize=1024)

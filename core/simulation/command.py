@@ -15,6 +15,8 @@ from core.simulation.scenarios import KEYS, scenario
 from core.simulation.targets import Target
 
 T = TypeVar("T")
+WIDTH = 150
+"""Columns that the tables need; where there are fewer, or no terminal, lines are rather long than cut."""
 
 
 def command(scenarios: list[str], seeds: list[int], baselines: bool, hours: float, as_json: bool) -> int:
@@ -37,7 +39,7 @@ def command(scenarios: list[str], seeds: list[int], baselines: bool, hours: floa
     if as_json:
         print(report.as_json())
     else:
-        show(report, Console())
+        show(report, Console(width=max(Console().width, WIDTH)))
     return 1 if any(target.met is False for target in report.targets) else 0
 
 

@@ -1,6 +1,5 @@
 """What log lines look like, and what they never hold."""
 
-import asyncio
 import io
 import json
 import logging
@@ -66,25 +65,6 @@ def test_lines_below_the_level_are_not_written(configure: Configure) -> None:
     structlog.get_logger("x").info("quiet")
     structlog.get_logger("x").error("loud")
     assert [line["event"] for line in lines(stream)] == ["loud"]
-
-
-def test_the_request_id_is_bound_for_the_task_alone(configure: Configure) -> None:
-    stream = configure(style="json")
-
-    async def serve(request: str) -> None:
-        structlog.contextvars.bind_contextvars(request_id=request)
-        await asyncio.sleep(0)
-        structlog.get_logger("x").info("answered", wanted=request)
-        logging.getLogger("core.library").warning("noted for %s", request)
-
-    async def both() -> None:
-        await asyncio.gather(serve("a"), serve("b"))
-
-    asyncio.run(both())
-    written = lines(stream)
-    assert len(written) == 4
-    for line in written:
-        assert line["request_id"] == line.get("wanted", line["event"].removeprefix("noted for "))
 
 
 def test_lines_of_libraries_go_the_same_way(configure: Configure) -> None:

@@ -1,6 +1,7 @@
 """The inference API over real sockets: what passes, what is refused, what happens when somebody leaves."""
 
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+import structlog
 
 from tests.servers import CHAT, Gate, gate, until
 
@@ -297,6 +299,23 @@ def test_a_call_that_waits_too_long_is_told_by_status_and_its_place(small: Gate)
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_at_debug_level_every_answer_is_logged_with_its_id_and_none_of_its_words(
+    house: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.root, "level", logging.DEBUG)
+    with structlog.testing.capture_logs() as lines:
+        house.chat(headers={"x-request-id": "mine-7"}, messages=[{"role": "user", "content": "canary"}], max_tokens=2)
+        until(lambda: any(line.get("request_id") == "mine-7" for line in lines))
+    told = next(line for line in lines if line.get("request_id") == "mine-7")
+    assert (told["log_level"], told["outcome"], told["lane"], told["status"]) == (
+        "debug",
+        "success",
+        "interactive",
+        200,
+    )
+    assert "canary" not in str(lines)
 
 
 @pytest.mark.parametrize("stream", [False, True])

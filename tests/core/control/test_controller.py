@@ -464,6 +464,28 @@ def test_the_start_is_told_with_where_the_limit_comes_from() -> None:
     assert (old.rows[0].reason, old.controller.limit) == ("cold_start", 16.0)
 
 
+@pytest.mark.parametrize(("kept_minutes_ago", "told"), [(6, True), (4, False)])
+def test_a_hold_that_ended_while_nothing_ran_is_told_once_at_the_start(kept_minutes_ago: int, told: bool) -> None:
+    saved = SavedLimit(40.0, 40.0, 44.0, START - timedelta(minutes=kept_minutes_ago))
+    back = Pool(stored(hold=hold(20, -5)), saved=saved)
+    assert [row.reason for row in back.rows] == [*(["hold_expired"] if told else []), "resumed"]
+    assert all("hold at 20 by ann ended" in row.sentence for row in back.rows[:-1])
+    back.tick(3)
+    assert len([row for row in back.rows if row.reason == "hold_expired"]) == told
+
+
+def test_a_row_tells_since_when_requests_were_judged(pool: Pool) -> None:
+    pool.load(interactive=4, batch=12)
+    pool.tick(feed=lambda: pool.answer(1.9))
+    assert pool.rows[-1].epoch is None
+    pool.load(batch=4)
+    pool.tick(30, feed=lambda: pool.answer(0.9))
+    after = pool.rows[-1]
+    cut = pool.told("cut")[0]
+    assert after.epoch is not None
+    assert cut.at < after.epoch < after.at
+
+
 def test_what_is_saved_is_the_limit_and_the_level_of_the_last_cut(pool: Pool) -> None:
     pool.load(interactive=4, batch=12)
     pool.tick(feed=lambda: pool.answer(1.9))

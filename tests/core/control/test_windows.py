@@ -302,6 +302,7 @@ ONE_OFF = OneOff("One", NOW, NOW + timedelta(hours=1))
     ("schedule", "field"),
     [
         (Schedule("Mars/Olympus"), "zone"),
+        (Schedule("localtime"), "zone"),
         (Schedule("../../etc/passwd"), "zone"),
         (Schedule("Europe"), "zone"),
         (Schedule("\x00"), "zone"),
