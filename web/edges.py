@@ -103,8 +103,10 @@ class EdgeProtocol(OneWriteProtocol):
         self._writing: asyncio.TimerHandle | None = None
         self._left: Callable[[], object] | None = None
 
-    def watch(self, left: Callable[[], object]) -> None:
-        """Call `left` when the client leaves before the present request is answered; soon, if it has left already.
+    def watch(self, scope: Scope, left: Callable[[], object]) -> None:
+        """Call `left` when the client leaves before the request of `scope`, which has been read, is answered.
+
+        Where it has left already, that is soon.
 
         A task that waits in `receive` would tell the same, and cost every stream two kilobytes.
         """
@@ -112,7 +114,8 @@ class EdgeProtocol(OneWriteProtocol):
             self.loop.call_soon(left)
         else:
             self._left = left
-            self.cycle.message_event = _Event()
+            if self.cycle.scope is scope:  # else the next request is here already
+                self.cycle.message_event = _Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin with a connection."""

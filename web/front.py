@@ -41,7 +41,7 @@ def watch(scope: Scope, exchange: Exchange) -> None:
     """Abort `exchange` when the client of its request leaves, which its connection tells while it is answered."""
     connection: EdgeProtocol | None = scope.get(CONNECTION)
     if connection is not None:
-        connection.watch(exchange.client_left)
+        connection.watch(scope, exchange.client_left)
 
 
 async def read_body(receive: Receive, headers: dict[bytes, bytes], limit: int) -> bytes:

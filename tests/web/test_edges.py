@@ -221,7 +221,7 @@ class Watching:
         if path == "/late":
             while (await receive())["type"] != "http.disconnect":
                 pass
-        scope[CONNECTION].watch(leave)
+        scope[CONNECTION].watch(scope, leave)
         if path != "/answered":
             await gone.wait()
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})

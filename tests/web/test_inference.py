@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -299,6 +300,26 @@ def test_a_call_that_waits_too_long_is_told_by_status_and_its_place(small: Gate)
     stop.set()
     for thread in threads:
         thread.join()
+
+
+def test_calls_sent_without_waiting_for_the_answers_before_are_all_answered_in_order(house: Gate) -> None:
+    host, port = house.url.removeprefix("http://").split(":")
+    calls = [json.dumps(CHAT | {"max_tokens": 3, "stream": stream}).encode() for stream in (True, False, True, False)]
+    heads = [
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\nx-request-id: pipe-{number}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        for number, body in enumerate(calls)
+    ]
+    received = b""
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(b"".join(head.encode() + body for head, body in zip(heads, calls, strict=True)))
+        while received.count(b"x-request-id: pipe-") < len(calls):
+            piece = client.recv(65536)
+            assert piece
+            received += piece
+    places = [received.find(b"x-request-id: pipe-%d" % number) for number in range(len(calls))]
+    assert places == sorted(places)
+    assert received.count(b"HTTP/1.1 200 OK") == len(calls)
 
 
 def test_at_debug_level_every_answer_is_logged_with_its_id_and_none_of_its_words(
