@@ -38,6 +38,10 @@ def base_url(text: str) -> str:
         raise ValueError("must not have a query or a fragment; end it with /v1")
     if not parts.hostname:
         raise ValueError("has no host; write it as http://127.0.0.1:8000/v1")
+    if not _can_be_resolved(parts.hostname):
+        raise ValueError(
+            "has a host that no name can be: a part is empty or too long; write it as http://127.0.0.1:8000/v1"
+        )
     if is_forbidden(parts.hostname):
         raise ValueError("names a link-local or metadata address, which is never an upstream; name a model server")
     path = parts.path.rstrip("/")
@@ -53,6 +57,14 @@ def _split(text: str) -> SplitResult:
     except ValueError:
         raise ValueError("is no URL: its host or port is malformed; write it as http://127.0.0.1:8000/v1") from None
     return parts
+
+
+def _can_be_resolved(host: str) -> bool:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def is_forbidden(host: str) -> bool:

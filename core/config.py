@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -77,6 +78,13 @@ def _network(text: str) -> str:
         raise ValueError(f"{text[:60]!r} is no address range such as 10.0.0.0/8") from None
 
 
+def _own_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("names a home folder that is not known here; write the whole path") from None
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 BaseUrl = Annotated[str, AfterValidator(normal_base_url)]
 Secret = Annotated[SecretStr, AfterValidator(_some_secret)]
@@ -84,10 +92,19 @@ InstallationSecret = Annotated[SecretStr, AfterValidator(_installation_secret)]
 FileKey = Annotated[SecretStr, AfterValidator(_long_secret)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split_commas)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
+Folder = Annotated[Path, AfterValidator(_own_home)]
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_flag_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse true and false where they would be taken for 1 and 0."""
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation is not bool:
+            raise ValueError("must be a value, not true or false")
+        return value
 
 
 class BudgetConfig(_Strict):
@@ -102,7 +119,9 @@ class LaneTimeouts(_Strict):
     """How long one request of a lane may take, in seconds."""
 
     connect: float = Field(5.0, gt=0, description="Until the connection to the upstream stands.")
-    first_byte: float = Field(120.0, gt=0, description="Until the first byte of the answer.")
+    first_byte: float = Field(
+        120.0, gt=0, description="Until the first byte of an answer that is streamed; others have the total alone."
+    )
     between_bytes: float = Field(60.0, gt=0, description="Between two pieces of the answer.")
     total: float = Field(600.0, gt=0, description="Until the end of the answer.")
 
@@ -229,7 +248,7 @@ class Settings(PoolTuning, BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1, description="The address to listen on.")
     port: int = Field(3456, ge=0, le=65535, description="The port to listen on; 0 takes a free one.")
-    data: Path = Field(Path("data"), description="The folder that holds all state; made with mode 0700.")
+    data: Folder = Field(Path("data"), description="The folder that holds all state; made with mode 0700.")
     upstream: BaseUrl | None = Field(None, description="The model server's base URL.")
     upstream_key: Secret | None = Field(None, description="The key sent to the model server.")
     slots: int | None = Field(None, ge=1, description="Requests in flight to the upstream, at most. Default 8.")

@@ -129,7 +129,11 @@ class SettingsStore(Protocol):
     """Operators' settings and the schedule. Each save is one transaction with the decision and the audit entries."""
 
     async def seed(self, pools: Sequence[PoolSettings], schedule: Schedule) -> None:
-        """Store the pools, and the schedule, that are not stored yet; leave what is."""
+        """Store the pools, and the schedule, that are not stored yet; leave what is.
+
+        But for the slots: who says at the start what a server can take is obeyed. A pool that nobody has changed since
+        it was stored, and that now gets other slots, begins anew from what is given.
+        """
 
     async def pool(self, name: str) -> PoolSettings:
         """Return a pool's settings. Raises NotFound."""

@@ -18,8 +18,12 @@ Origin = Literal["default", "file", ".env", "environment", "command line"]
 PREFIX = "TIDEGATE_"
 DEFAULT_FILE = Path("tidegate.toml")
 UNSHOWN = frozenset(
-    {"upstream", "base_url", "upstream_key", "api_key", "key", "database", "secret", "client_secret", "file_key"}
+    (
+        *("upstream", "base_url", "upstream_key", "api_key", "key", "database", "secret", "client_secret", "file_key"),
+        *("keys", "pools"),
+    )
 )
+"""Settings of which a wrong value is never repeated: it may be, or hold, a secret."""
 MASK = "********"
 
 
@@ -111,7 +115,12 @@ def _place(error: tomllib.TOMLDecodeError | UnicodeDecodeError) -> str:
 def _dotenv(path: Path | None) -> dict[str, str]:
     if path is None or not path.is_file():
         return {}
-    return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value is not None}
+    try:
+        return {name: value for name, value in dotenv_values(path, interpolate=False).items() if value is not None}
+    except UnicodeDecodeError:
+        raise ConfigError(f"{str(path)!r}: is no UTF-8; mend it") from None
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r}: cannot be read ({error.strerror}); mend it, or take it away") from None
 
 
 def _from_variables(variables: Mapping[str, str]) -> dict[str, Any]:
@@ -164,7 +173,8 @@ def _one_line(error: ValidationError, origin: Mapping[str, Origin], path: Path |
         line = _message(first["msg"])
     else:
         value = first.get("input")
-        hidden = loc[-1] in UNSHOWN or first["type"] == "missing" or isinstance(value, dict | list | tuple)
+        name = next(part for part in reversed(loc) if isinstance(part, str))
+        hidden = name in UNSHOWN or first["type"] == "missing" or isinstance(value, dict | list | tuple)
         line = _named(setting, source, path) + ("" if hidden else f" = {value!r:.60}") + f": {_message(first['msg'])}"
     return line + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 

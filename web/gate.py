@@ -14,9 +14,8 @@ from core.people.ring import FRESH_S, unauthorized
 from core.people.sign_in import Vouched
 from core.runtime import Runtime
 from web.contexts import ErrorPage
-from web.errors import RawHeaders, send_error
-from web.front import request_id_of
-from web.headers import SESSION_COOKIE
+from web.errors import send_error
+from web.headers import SESSION_COOKIE, own_headers
 from web.peers import Peers, headers_named
 from web.ui import html, ui_of
 
@@ -120,7 +119,7 @@ class Gate:
         if is_page(scope):
             await self._page(Request(scope, receive), error)(scope, receive, send)
             return
-        await send_error(send, error, _own_headers(scope))
+        await send_error(send, error, own_headers(scope))
 
     def _page(self, request: Request, error: RequestError) -> Response:
         part = request.headers.get("hx-request") == "true" or "text/event-stream" in request.headers.get("accept", "")
@@ -175,14 +174,6 @@ def _way_back(request: Request) -> str:
 
 def _says_where_from(scope: Scope) -> bool:
     return any(key in (b"origin", b"sec-fetch-site") for key, _ in scope["headers"])
-
-
-def _own_headers(scope: Scope) -> RawHeaders:
-    """Return the headers that every answer of the API carries."""
-    own = [(b"x-request-id", request_id_of(dict(scope["headers"])).encode())]
-    if scope["path"].startswith("/v1/"):
-        own += [(b"x-tidegate-lane", b"interactive"), (b"x-tidegate-queue-ms", b"0")]
-    return own
 
 
 def _refusal(status: int, code: str, message: str) -> RequestError:

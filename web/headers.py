@@ -9,6 +9,9 @@ import msgspec
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from web.errors import RawHeaders
+from web.front import request_id_of
+
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -73,7 +76,7 @@ class SecurityHeaders:
             return
         refusal = self.refusal(scope["method"], scope["path"], Headers(scope=scope))
         if refusal is not None:
-            await _refuse(send, *refusal)
+            await _refuse(scope, send, *refusal)
         elif scope["path"].startswith("/v1/"):
             await self._app(scope, receive, send)
         else:
@@ -120,10 +123,19 @@ def _host_name(host: str) -> str:
         return ""
 
 
-async def _refuse(send: Send, code: str, message: str) -> None:
+def own_headers(scope: Scope) -> RawHeaders:
+    """Return the headers that an answer of the API carries that no lane and no pool had to do with."""
+    own = [(b"x-request-id", request_id_of(dict(scope["headers"])).encode())]
+    if scope["path"].startswith("/v1/"):
+        own += [(b"x-tidegate-lane", b"interactive"), (b"x-tidegate-queue-ms", b"0")]
+    return own
+
+
+async def _refuse(scope: Scope, send: Send, code: str, message: str) -> None:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     body = msgspec.json.encode({"error": error})
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += own_headers(scope)
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -105,6 +105,8 @@ def listen(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigError(f"host = {host!r}: {error.strerror}; give an address of this machine") from None
+    except ValueError:
+        raise ConfigError(f"host = {host!r}: can be no host's name; give an address of this machine") from None
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlmodel import SQLModel
+from sqlmodel import SQLModel, col
 
 from core.control.decisions import Decision
 from core.control.windows import Schedule
@@ -28,10 +29,12 @@ class SqlSettings:
         self._database = database
 
     async def seed(self, pools: Sequence[PoolSettings], schedule: Schedule) -> None:
-        """Store what is not stored yet."""
+        """Store what is not stored yet, and anew the pools that nobody changed since and that now get other slots."""
         async with self._database.write() as session:
             for pool in pools:
                 await self._insert_missing(session, PoolRow, pool_columns(pool))
+                row = (col(PoolRow.name) == pool.name, col(PoolRow.version) == 1, col(PoolRow.slots) != pool.slots)
+                await session.execute(update(PoolRow).where(*row).values(**pool_columns(pool)))
             await self._insert_missing(session, ScheduleRow, schedule_columns(schedule))
 
     async def pool(self, name: str) -> PoolSettings:

@@ -51,10 +51,23 @@ async def test_the_store_is_both_ports(store: SqlStore) -> None:
 
 
 async def test_what_was_seeded_is_read_back_and_seeding_again_changes_nothing(seeded: SqlStore) -> None:
-    await seeded.seed([replace(POOL, slots=99), replace(POOL, name="second")], Schedule("UTC"))
+    await seeded.seed([replace(POOL, floor=3, headroom=0), replace(POOL, name="second")], Schedule("UTC"))
     assert await seeded.pool("default") == POOL
     assert await seeded.pool("second") == replace(POOL, name="second")
     assert await seeded.schedule() == SCHEDULE
+
+
+async def test_a_pool_that_nobody_changed_begins_anew_with_other_slots(seeded: SqlStore) -> None:
+    other = replace(POOL, slots=48, ceiling=47, model_budgets={"a": Budgets(2.0)})
+    await seeded.seed([other, replace(POOL, name="second")], SCHEDULE)
+    assert await seeded.pool("default") == other
+    assert await seeded.pool("second") == replace(POOL, name="second")
+
+
+async def test_a_pool_that_somebody_changed_keeps_its_slots(seeded: SqlStore) -> None:
+    changed = await seeded.save_pool(replace(POOL, ceiling=6), based_on=1, decision=decision())
+    await seeded.seed([replace(POOL, slots=48, ceiling=47)], SCHEDULE)
+    assert await seeded.pool("default") == changed
 
 
 async def test_many_seeds_at_once_make_one(store: SqlStore) -> None:

@@ -1,5 +1,6 @@
 """The settings' shapes, and what must hold between them."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ def test_bounds_that_do_not_fit_the_pool_are_refused(fields: dict[str, Any], nam
 def test_values_out_of_range_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         pool(**fields)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("name", ["slots", "port", "tick", "interactive_queue", "upstream_capacity", "floor"])
+def test_true_and_false_are_no_numbers(name: str, flag: bool) -> None:
+    with pytest.raises(ValidationError, match="must be a value, not true or false"):
+        Settings.model_validate({name: flag})
+
+
+def test_flags_are_flags_in_pools_and_outside() -> None:
+    assert not Settings(insecure=True, pull_backs=False).pull_backs
+    with pytest.raises(ValidationError, match="not true or false"):
+        pool(slots=True)
+
+
+def test_the_data_folder_may_be_named_from_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Settings.model_validate({"data": "~/tide"}).data == tmp_path / "tide"
+    with pytest.raises(ValidationError, match="home folder that is not known"):
+        Settings.model_validate({"data": "~nobody-of-this-name/tide"})
 
 
 def test_batch_time_outs_that_are_not_given_stay_those_of_batch() -> None:

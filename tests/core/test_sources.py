@@ -155,6 +155,24 @@ def test_a_wrong_setting_is_one_line_that_names_setting_value_and_mend(
     assert sources.fault(toml, environ=environ, given=given).startswith(line)
 
 
+@pytest.mark.parametrize(
+    "toml", [f'keys = ["{CANARY}"]', f'pools = ["http://user:{CANARY}@host"]', f'keys = "{CANARY}"']
+)
+def test_what_may_be_a_secret_in_the_wrong_place_is_not_repeated(sources: Sources, toml: str) -> None:
+    assert "must be a valid" in sources.fault(toml)
+
+
+def test_a_wrong_value_within_a_list_is_told(sources: Sources) -> None:
+    toml = '[[pools]]\nbase_url = "http://x"\nslots = "many"'
+    assert sources.fault(toml).startswith("pools[0].slots in tidegate.toml = 'many': must be a valid integer")
+
+
+def test_a_dotenv_that_is_no_text_is_named(sources: Sources) -> None:
+    sources.env_file.write_bytes(b"TIDEGATE_SLOTS=\xff\xfe")
+    with pytest.raises(ConfigError, match=r"\.env': is no UTF-8; mend it$"):
+        load(env_file=sources.env_file, environ={})
+
+
 def test_further_faults_are_counted(sources: Sources) -> None:
     assert sources.fault("port = -1\nslots = 0\n").endswith("(and 1 more)")
 

@@ -101,3 +101,10 @@ def test_a_refusal_is_told_in_the_apis_error_shape(client: TestClient) -> None:
     answer = client.get("/v1/models", headers={"host": "evil.example"})
     assert answer.status_code == 403
     assert answer.json()["error"]["code"] == "host_not_allowed"
+
+
+def test_a_refused_call_tells_lane_wait_and_request_id_as_every_other(client: TestClient) -> None:
+    foreign = {"origin": "https://evil.example", "x-request-id": "mine-1"}
+    answer = client.post("/v1/chat/completions", headers=foreign)
+    told = [answer.headers.get(name) for name in ("x-request-id", "x-tidegate-lane", "x-tidegate-queue-ms")]
+    assert (answer.status_code, told) == (403, ["mine-1", "interactive", "0"])

@@ -67,6 +67,12 @@ def test_an_address_of_another_machine_is_refused() -> None:
         serving.listen("192.0.2.1", 0)
 
 
+@pytest.mark.parametrize("host", ["a" * 70, "é..x", "a\0b"])
+def test_a_host_that_no_name_can_be_is_refused_in_one_line(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"host = .* give an address of this machine$"):
+        serving.listen(host, 0)
+
+
 def test_an_address_is_written_as_a_browser_wants_it() -> None:
     with serving.listen("127.0.0.1", 0) as bound:
         assert serving.url_of(bound) == f"http://127.0.0.1:{bound.getsockname()[1]}"
