@@ -289,6 +289,12 @@ class Runtime:
         for service in self._services():
             service.start()
 
+    def wind_up(self, *, waiting_only: bool) -> None:
+        """Take no more batch on, and end the calls that wait for a slot, or all, with 503: the process is to stop."""
+        self.worker.drain()
+        for pool in self.pools.values():
+            pool.gateway.shut_down(waiting_only=waiting_only)
+
     async def stop(self) -> None:
         """Stop everything, keep what the controllers have learned, and close all connections."""
         # A statement that is cancelled in the middle costs its connection: let a reload come to its end first.

@@ -127,7 +127,7 @@ class HttpUpstream:
             if isinstance(error, _BROKEN):
                 raise _truncated("closed the connection without an answer") from error
             raise
-        headers = _passed_on(message.raw_headers, self._scrubber)
+        headers = _passed_on(message.raw_headers, self._scrubber, decoded=bool(message.compression))
         answer = HttpAnswer(connection, message.code, headers, content, self._scrubber)
         return answer if message.code < 400 else await self._refusal(answer)
 
@@ -201,9 +201,18 @@ def _timeout(connect: float) -> aiohttp.ClientTimeout:
     return aiohttp.ClientTimeout(total=None, connect=connect)
 
 
-def _passed_on(raw: Sequence[tuple[bytes, bytes]], scrubber: Scrubber | None) -> list[tuple[bytes, bytes]]:
+def _passed_on(
+    raw: Sequence[tuple[bytes, bytes]], scrubber: Scrubber | None, *, decoded: bool
+) -> list[tuple[bytes, bytes]]:
+    """Return an answer's headers, their names in lower case, without those between two machines alone.
+
+    Where the body is `decoded` they tell neither its encoding nor its length any more.
+    """
     clean = scrubber.clean if scrubber is not None else bytes
     headers = [(clean(key).lower(), clean(value)) for key, value in raw]
     names = {key for key, _ in headers}
-    dropped = _HOP_BY_HOP | _ENCODED if b"content-encoding" in names else _HOP_BY_HOP
+    dropped = _HOP_BY_HOP | _ENCODED if decoded else _HOP_BY_HOP
+    if b"connection" in names:
+        named = (value for key, value in headers if key == b"connection")
+        dropped = dropped.union(name.strip().lower() for value in named for name in value.split(b","))
     return headers if names.isdisjoint(dropped) else [header for header in headers if header[0] not in dropped]

@@ -36,10 +36,11 @@ from web import (
     webhooks,
 )
 from web.edges import AllowedAddresses
-from web.errors import http_error, send_error, server_error
+from web.errors import send_error
+from web.faults import http_error, server_error
 from web.front import Front
 from web.gate import Gate
-from web.headers import KnownHosts, SecurityHeaders
+from web.headers import KnownHosts, SecurityHeaders, own_headers
 from web.inference import Inference
 from web.peers import Peers
 from web.permissions import Guarded, guarded
@@ -103,7 +104,8 @@ class _NoSuchEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = f"There is no endpoint {scope['method']} {scope['path'][:200]!r}."
-        await send_error(send, RequestError(404, "not_found", message, type="invalid_request_error"))
+        refusal = RequestError(404, "not_found", message, type="invalid_request_error")
+        await send_error(send, refusal, own_headers(scope))
 
 
 async def metrics(request: Request) -> Response:
@@ -126,6 +128,7 @@ def routes() -> list[BaseRoute]:
         Route("/v1/models/{model:path}", _Models(), methods=["GET"]),
         Route("/v1/{path:path}", inference, methods=["POST"]),
         Route("/v1/{path:path}", _NoSuchEndpoint(), methods=["GET", "PUT", "PATCH", "DELETE"]),
+        Route("/v1", _NoSuchEndpoint(), methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
         Route("/metrics", metrics),
         *health.ROUTES,
         *simple.ROUTES,

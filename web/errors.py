@@ -1,17 +1,11 @@
 """Errors as answers: OpenAI's shape, with the headers that make clients do the right thing."""
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
 from starlette.types import Send
 
 from core.errors import RequestError
 
 RawHeaders = list[tuple[bytes, bytes]]
-
-_API = ("/v1/", "/api/")
-_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def invalid_request(message: str, param: str | None = None, *, status: int = 400) -> RequestError:
@@ -53,24 +47,6 @@ async def send_error(send: Send, error: RequestError, extra: RawHeaders | None =
     await send({"type": "http.response.body", "body": body})
 
 
-async def http_error(request: Request, error: Exception) -> Response:
-    """Answer what no route takes: in OpenAI's shape below /v1 and /api, as a line of text elsewhere."""
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    if not request.url.path.startswith(_API):
-        return PlainTextResponse(error.detail, error.status_code, headers)
-    code = _CODES.get(error.status_code, "invalid_request")
-    told = RequestError(error.status_code, code, f"{error.detail}.", type="invalid_request_error")
-    return Response(error_body(told), error.status_code, headers, media_type="application/json")
-
-
 def internal_error() -> RequestError:
     """Return the answer where Tidegate itself is at fault; what went wrong stands in the log alone."""
     return RequestError(500, "internal_error", "Tidegate failed to answer this; its log tells why.")
-
-
-async def server_error(request: Request, error: Exception) -> Response:
-    """Answer where Tidegate itself is at fault."""
-    if not request.url.path.startswith(_API):
-        return PlainTextResponse("Internal Server Error", 500)
-    return Response(error_body(internal_error()), 500, media_type="application/json")

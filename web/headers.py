@@ -126,7 +126,7 @@ def _host_name(host: str) -> str:
 def own_headers(scope: Scope) -> RawHeaders:
     """Return the headers that an answer of the API carries that no lane and no pool had to do with."""
     own = [(b"x-request-id", request_id_of(dict(scope["headers"])).encode())]
-    if scope["path"].startswith("/v1/"):
+    if scope["path"].startswith("/v1"):
         own += [(b"x-tidegate-lane", b"interactive"), (b"x-tidegate-queue-ms", b"0")]
     return own
 

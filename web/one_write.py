@@ -49,9 +49,9 @@ class OneWriteTransport:
     def flush(self) -> None:
         """Write what is held now."""
         held = self._held
-        if held:
+        if held and not self._transport.is_closing():
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
-            held.clear()
+        held.clear()
 
 
 class OneWriteProtocol(HttpToolsProtocol):

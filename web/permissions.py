@@ -17,6 +17,7 @@ ACTIONS: dict[str, Action] = {
     "POST /v1/chat/completions": Action.INFER,
     "POST /v1/{path:path}": Action.INFER,
     "GET PATCH PUT DELETE /v1/{path:path}": Action.INFER,
+    "GET POST PATCH PUT DELETE /v1": Action.INFER,
     "GET /v1/models": Action.INFER,
     "GET /v1/models/{model:path}": Action.INFER,
     "POST /api/chat": Action.INFER,

@@ -3,6 +3,7 @@
 from starlette.types import Send
 
 from core.errors import RequestError
+from core.scheduling.answers import is_event_stream
 from core.scheduling.calls import Call, Headers
 from web.errors import RawHeaders, error_body, send_error
 
@@ -50,12 +51,12 @@ class AsgiReply:
         self.started = True
         self.status = status
         if self._head_sent:
-            self._refusal = [] if status >= 400 else None
+            self._refusal = None if status < 400 and is_event_stream(headers) else []
             return
         passed = []
         for header in headers:
             name, value = header
-            if name not in _NOT_PASSED_ON:
+            if name not in _NOT_PASSED_ON and not name.startswith(b"x-tidegate-"):
                 passed.append(header)
                 if name == b"content-type":
                     self._event_stream = value.startswith(b"text/event-stream")
@@ -125,9 +126,13 @@ class AsgiReply:
 
 
 def _honest(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
-    """Turn a Retry-After of 0, on which some clients come back at once and for ever, into 1 second."""
-    key, value = header
-    return (key, b"1") if key.lower() == b"retry-after" and value.strip() == b"0" else header
+    """Turn a Retry-After of less than 1, on which some clients come back at once and for ever, into 1 second."""
+    name, value = header
+    try:
+        soon = name == b"retry-after" and float(value) < 1
+    except ValueError:
+        soon = False
+    return (name, b"1") if soon else header
 
 
 def _as_event(body: bytes) -> bytes:
@@ -138,4 +143,5 @@ def _as_error_body(body: bytes, status: int) -> bytes:
     """Return the upstream's refusal if it is in OpenAI's shape, else one that tells its status."""
     if b'"error"' in body and body.lstrip().startswith(b"{"):
         return body
-    return error_body(RequestError(status, "upstream_error", f"The model server answered with status {status}."))
+    what = f"with status {status}" if status >= 400 else "a call for a stream with something else"
+    return error_body(RequestError(status, "upstream_error", f"The model server answered {what}."))

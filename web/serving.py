@@ -28,6 +28,8 @@ from web.edges import protocol_with
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 THREADS_END_S = 0.5
+# Before the server breaks off what still runs, which then can be told nothing.
+LAST_WORDS_S = 0.3
 COLLECTOR_THRESHOLDS = (20_000, 10, 20)
 LOCK_NAME = "tidegate.lock"
 
@@ -193,15 +195,19 @@ async def run_app(
     """
     loop = asyncio.get_running_loop()
 
-    def end_streams() -> None:
-        hub = getattr(app.state, "hub", None)
+    def wind_up() -> None:
+        hub, runtime = getattr(app.state, "hub", None), getattr(app.state, "runtime", None)
         if hub is not None:
-            loop.call_soon_threadsafe(hub.close)
-        runtime = getattr(app.state, "runtime", None)
+            hub.close()
         if runtime is not None:
-            loop.call_soon_threadsafe(runtime.worker.drain)
+            runtime.wind_up(waiting_only=True)
+            loop.call_later(max(0.0, grace_s - LAST_WORDS_S), lambda: runtime.wind_up(waiting_only=False))
 
-    server = Server(server_config(entrance or app, grace_s, stall=stall), on_ready=on_ready, on_stop=end_streams)
+    server = Server(
+        server_config(entrance or app, grace_s, stall=stall),
+        on_ready=on_ready,
+        on_stop=lambda: loop.call_soon_threadsafe(wind_up),
+    )
     with server.capture_signals():
         async with contextlib.AsyncExitStack() as running:
             await _start(app, running)

@@ -11,7 +11,8 @@ _NO_CONTENT = (
     b'"choices": []',
     b'"delta":{}',
     b'"delta": {}',
-    b"[DONE]",
+    b"data: [DONE]",
+    b"data:[DONE]",
 )
 
 
@@ -107,7 +108,7 @@ class StreamScan(_Scan):
             return (
                 b'"response.completed"' in lines or b'"response.incomplete"' in lines or b'"response.failed"' in lines
             )
-        return b"[DONE]" in lines or b'"finish_reason":"' in lines or b'"finish_reason": "' in lines
+        return _says_done(lines) or b'"finish_reason":"' in lines or b'"finish_reason": "' in lines
 
     def _find_usage(self, lines: bytes) -> None:
         for line in lines.splitlines():
@@ -138,6 +139,13 @@ class BodyScan(_Scan):
         """Look for the usage, now that the body is whole."""
         if self._size <= _MOST_BODY:
             self._note_usage(b"".join(self._body))
+
+
+def _says_done(lines: bytes) -> bool:
+    """Tell whether one of the lines is the end mark; its word may also stand inside of what a model wrote."""
+    return b"[DONE]" in lines and any(
+        line[5:].strip() == b"[DONE]" for line in lines.splitlines() if line[:5] == b"data:"
+    )
 
 
 def _first(*values: int | None) -> int | None:

@@ -10,8 +10,12 @@ from core.scheduling.retry_after import retry_after_seconds
 
 
 def upstream_timeout(which: str) -> UpstreamFailed:
-    """Return the error of a deadline that passed: `first_byte`, `between_bytes`."""
-    told = {"first_byte": "sent no answer in time", "between_bytes": "stopped sending in the middle of its answer"}
+    """Return the error of a deadline that passed: `first_byte`, `between_bytes` or `total`."""
+    told = {
+        "first_byte": "sent no answer in time",
+        "between_bytes": "stopped sending in the middle of its answer",
+        "total": "did not come to the end of its answer in time",
+    }
     return UpstreamFailed(504, "upstream_timeout", f"The model server {told[which]}.", retry_after=5)
 
 

@@ -323,7 +323,9 @@ class Dispatcher:
             return
         while self._overdue_running < max(1, limits.floor):
             wait = queue.oldest_wait(now)
-            if wait is None or wait < self._batch_max_wait or not self._start_head(queue, now, overdue=True):
+            if wait is None or wait < self._batch_max_wait or not self._rates_allow(now):
+                return
+            if not self._start_head(queue, now, overdue=True):
                 return
 
     def _batch_may_start(self, now: float) -> bool:

@@ -27,6 +27,11 @@ HEARTBEAT_EVERY_S = 5.0
 REFUSAL_RETRY_S = 0.05
 MOST_PATIENT_RETRY_AFTER_S = 1.0
 
+SHUTTING_DOWN = "shutting_down"
+NO_STATUS = 600
+"""From here on there are no HTTP statuses."""
+
+_NONSENSE = "The model server answered with a status that does not exist:"
 _REDIRECTED = "The model server answered with a redirect, which is never followed. Its address must be corrected."
 
 
@@ -95,13 +100,19 @@ class Exchange:
         self._aborted = outcome
         self._scope.interrupt(outcome)
 
+    def shut_down(self, *, waiting_only: bool = False) -> None:
+        """End with 503 because the process stops. A durable item is its worker's matter, who gives it back."""
+        if not self._call.durable and not (waiting_only and self.started is not None):
+            self._scope.interrupt(SHUTTING_DOWN)
+
     def client_left(self) -> None:
         """Break the exchange off: the client is gone."""
         self.abort(Outcome.CLIENT_DISCONNECT)
 
     async def run(self) -> Outcome:
         """Answer the call. Returns the outcome; raises nothing but a cancellation and what the reply raises."""
-        call = self._call
+        call, live = self._call, self._gateway.live
+        live[self] = None
         self._gateway.board.open(self._observation, self._observation.arrived)
         if call.stream and not call.durable:
             self._heart = self._clock.call_later(self._gateway.config.heartbeat_after, self._start_heartbeats)
@@ -116,6 +127,7 @@ class Exchange:
         except Interrupted as stop:
             outcome = stop.reason if isinstance(stop.reason, Outcome) else Outcome.CANCELLED
         finally:
+            del live[self]
             self._stop_heartbeats()
             self._record(outcome)
             self._ticket.let_go()
@@ -127,9 +139,8 @@ class Exchange:
         granted = self._dispatcher.submit(self._ticket)
         while True:
             if not granted:
-                await self._wait_for_slot()
+                await self._wait_for_slot(waits_since)
             now = self._clock.monotonic()
-            self._call.queued_s += now - waits_since
             self._observation.started = now
             if self._call.durable:
                 self._total_until = now + self._timeouts.total
@@ -141,7 +152,7 @@ class Exchange:
                 return self._aborted
             granted, waits_since = False, self._clock.monotonic()
 
-    async def _wait_for_slot(self) -> None:
+    async def _wait_for_slot(self, since: float) -> None:
         self._slot = self._gateway.loop.create_future()
         try:
             with self._scope as scope:
@@ -152,6 +163,8 @@ class Exchange:
                 self._scope.interrupt(stop.reason)
                 return
             self._leave_queue()
+            if stop.reason == SHUTTING_DOWN:
+                raise _shutting_down() from None
             if stop.reason == "queue_timeout":
                 raise self._queue_timeout() from None
             raise
@@ -160,6 +173,7 @@ class Exchange:
             raise
         finally:
             self._slot = None
+            self._call.queued_s += self._clock.monotonic() - since
 
     def _leave_queue(self) -> None:
         """Leave without having used a slot, even one granted in this very moment."""
@@ -197,6 +211,8 @@ class Exchange:
             if isinstance(stop.reason, Outcome):
                 outcome = stop.reason
                 raise
+            if stop.reason == SHUTTING_DOWN:
+                raise _shutting_down() from None
             outcome = Outcome.TIMEOUT
             raise upstream_timeout(stop.reason) from None
         except RequestError as error:
@@ -266,17 +282,31 @@ class Exchange:
     async def _pass_on(self, answer: UpstreamAnswer) -> Outcome:
         """Pass an answer on as it comes. Returns the outcome; raises UpstreamFailed where the answer is none."""
         status = self._status = answer.status
-        if status >= 400:
+        if 400 <= status < NO_STATUS:
             await self._pass_refusal_on(answer)
             return outcome_of_status(status)
         if status >= 300:
-            raise UpstreamFailed(502, "upstream_error", _REDIRECTED)
+            raise UpstreamFailed(502, "upstream_error", _REDIRECTED if status < 400 else f"{_NONSENSE} {status}.")
         streamed = self._observation.streamed = is_event_stream(answer.headers)
         scan = StreamScan(self._call.path) if streamed else BodyScan()
-        between, begun = self._timeouts.between_bytes, False
+        try:
+            begun = await self._relay(answer, scan)
+            scan.finish()
+        finally:
+            self._count_tokens(scan)
+        if not scan.complete:
+            raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
+        if not begun:
+            await self._reply.start(status, answer.headers)
+        await self._reply.finish()
+        return Outcome.SUCCESS
+
+    async def _relay(self, answer: UpstreamAnswer, scan: StreamScan | BodyScan) -> bool:
+        """Pass the body on, piece by piece; return whether there was any. A slow client is no fault of the server's."""
+        scope, until, between, begun = self._scope, self._total_until, self._timeouts.between_bytes, False
         while piece := await answer.read():
             now = self._clock.monotonic()
-            self._scope.deadline(min(now + between, self._total_until), "between_bytes", now)
+            scope.deadline(until, "total", now)
             tokens = scan.feed(piece)
             if tokens:
                 self._observe(tokens, now)
@@ -284,16 +314,12 @@ class Exchange:
                 begun = self._ticket.answered = True
                 self._stop_heartbeats()
                 self._let_request_go()
-                await self._reply.start(status, answer.headers)
+                await self._reply.start(answer.status, answer.headers)
             await self._reply.send(piece)
-        scan.finish()
-        self._count_tokens(scan)
-        if not scan.complete:
-            raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
-        if not begun:
-            await self._reply.start(status, answer.headers)
-        await self._reply.finish()
-        return Outcome.SUCCESS
+            now = self._clock.monotonic()
+            if now + between < until:
+                scope.deadline(now + between, "between_bytes", now)
+        return begun
 
     def _let_request_go(self) -> None:
         """Free the request's memory for the time of its answer, unless it may have to be sent again."""
@@ -368,3 +394,7 @@ class Exchange:
             position=position,
             estimated_wait=wait,
         )
+
+
+def _shutting_down() -> Evicted:
+    return Evicted(503, SHUTTING_DOWN, "Tidegate is shutting down. Try again soon.", retry_after=5)

@@ -5,6 +5,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from core.config import LaneTimeouts, PoolConfig
 from core.lanes import Lane, Outcome
@@ -17,6 +18,13 @@ from core.scheduling.interrupts import Deadlines
 
 OnEnd = Callable[[Call, Observation, Outcome, int, float], object]
 """Is told of each call that ended, its outcome, the status it was answered with (0: none) and the monotonic time."""
+
+
+class Live(Protocol):
+    """A call that is being answered, or waits for it."""
+
+    def shut_down(self, *, waiting_only: bool = False) -> None:
+        """End with 503, if `waiting_only` unless it has a slot."""
 
 
 @dataclass(slots=True)
@@ -51,11 +59,17 @@ class Gateway:
         self.on_end = on_end
         self.stats = GatewayStats()
         self.deadlines = Deadlines(clock=clock)
+        self.live: dict[Live, None] = {}
 
     @functools.cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop on which it first answers, hence on which it runs."""
         return asyncio.get_running_loop()
+
+    def shut_down(self, *, waiting_only: bool = False) -> None:
+        """End all calls that are answered, or only those that wait, because the process stops."""
+        for call in list(self.live):
+            call.shut_down(waiting_only=waiting_only)
 
     def timeouts(self, lane: Lane) -> LaneTimeouts:
         """Return the time-outs of a lane."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -105,6 +106,11 @@ def sent(model: str) -> list[str]:
     return [entry["tag"] for entry in httpx2.get(f"{model}/sim/log").json()["data"]]
 
 
+def lane(process: Process) -> Any:
+    """Return what the operator API tells of the interactive lane."""
+    return process.get("/api/pools/default")["lanes"]["interactive"]
+
+
 def reached(model: str, count: int) -> bool:
     return len(sent(model)) >= count
 
@@ -180,3 +186,23 @@ def test_told_to_stop_it_ends_within_the_grace_and_running_lines_go_back_uncount
         batch = process.ended(batch_id)
         assert batch["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
         process.kill()
+
+
+def test_told_to_stop_waiting_calls_are_refused_at_once_and_running_ones_get_their_last_words(tmp_path: Path) -> None:
+    """And nothing of it is a traceback."""
+    call = {"model": "m", "messages": [{"role": "user", "content": "long"}], "max_tokens": 4000, "stream": True}
+    with model_server(speed=1.0) as model, ThreadPoolExecutor(2) as threads:
+        process = Process(tmp_path / "data", model, slots="1", floor="0", shutdown_grace="2")
+        url = f"{process.url}/v1/chat/completions"
+        running = threads.submit(httpx2.post, url, json=call, timeout=PATIENCE_S)
+        until(lambda: lane(process)["in_flight"] == 1, PATIENCE_S)
+        waiting = threads.submit(httpx2.post, url, json=call | {"stream": False}, timeout=PATIENCE_S)
+        until(lambda: lane(process)["queued"] == 1, PATIENCE_S)
+        process.popen.send_signal(signal.SIGTERM)
+        refused = waiting.result(PATIENCE_S)
+        assert not running.done()
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+        assert refused.headers["retry-after"] == "5"
+        assert '"code":"shutting_down"' in running.result(PATIENCE_S).text
+        assert process.popen.wait(PATIENCE_S) == 0
+        assert "Traceback" not in process.log()

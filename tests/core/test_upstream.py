@@ -203,3 +203,11 @@ async def test_a_redirect_is_not_followed() -> None:
         await upstream.close()
     assert answer.status == 302
     assert len(hits) == 1
+
+
+async def test_headers_for_the_connection_alone_stay_and_an_encoding_that_is_not_undone_is_told() -> None:
+    head = b"HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-Kept: 2\r\n"
+    async with answering(head + b"Content-Encoding: wat\r\nContent-Length: 2\r\n\r\nok") as upstream:
+        status, headers, body = await body_of(upstream)
+    assert (status, body) == (200, b"ok")
+    assert headers == {b"x-kept": b"2", b"content-encoding": b"wat", b"content-length": b"2"}

@@ -146,6 +146,24 @@ def test_what_can_be_no_endpoint_is_not_found(house: Gate, path: str) -> None:
     assert house.sim()["in_flight"] == 0
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nonsense", 404),
+        ("PUT", "/v1/nonsense", 404),
+        ("OPTIONS", "/v1/chat/completions", 405),
+        ("POST", "/v1", 404),
+        ("GET", "/v1", 404),
+    ],
+)
+def test_what_no_endpoint_takes_is_told_as_all_else_is(house: Gate, method: str, path: str, status: int) -> None:
+    answer = httpx2.request(method, f"{house.url}{path}", headers={"x-request-id": "mine-9"})
+    assert answer.status_code == status
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    own = ("x-request-id", "x-tidegate-lane", "x-tidegate-queue-ms")
+    assert [answer.headers[name] for name in own] == ["mine-9", "interactive", "0"]
+
+
 def test_all_endpoints_pass(house: Gate) -> None:
     with client(house) as api:
         assert (

@@ -70,3 +70,12 @@ def test_a_body_tells_its_usage_and_nonsense_tells_none() -> None:
     other.feed(b"<html>")
     other.finish()
     assert other.output_tokens is None
+
+
+def test_the_word_of_the_end_mark_inside_of_what_a_model_wrote_is_no_end() -> None:
+    """R31 open-webui/open-webui#29628: a stream that is cut after it would look complete."""
+    scan = StreamScan("/chat/completions")
+    assert scan.feed(event("[DONE]") + event("say data: [DONE] twice")) == 2
+    assert not scan.complete
+    scan.feed(b"data:[DONE]\r\n\r\n")
+    assert scan.complete

@@ -28,6 +28,7 @@ class Bench:
     options: dict[str, Any] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     pulled: list[tuple[str, PullBack]] = field(default_factory=list)
+    tickets: list[Ticket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.slots = Limiter(limits=self.limits)
@@ -44,8 +45,12 @@ class Bench:
 
     def submit(self, lane: Lane, name: str, **options: Any) -> Ticket:
         made = self.ticket(lane, name, **options)
+        self.tickets.append(made)
         self.dispatcher.submit(made)
         return made
+
+    def slots_held(self) -> list[Ticket]:
+        return [ticket for ticket in self.tickets if ticket.lease is not None and not ticket.lease.released]
 
     def apply(self, **changes: Any) -> None:
         self.dispatcher.apply(replace(self.dispatcher.limits, **changes))
@@ -378,6 +383,19 @@ def test_rates_bound_the_starts_of_batch() -> None:
         assert len(bench.started) == 6
 
     virtually(limits(64, 1), body, batch_rps=2.0)
+
+
+def test_batch_that_waited_too_long_keeps_to_the_rates_too() -> None:
+    async def body(bench: Bench) -> None:
+        for n in range(15):
+            bench.submit(BATCH, f"b{n}", has_tokens=False)
+        for _ in range(5):
+            await bench.clock.sleep(1.01)
+            for ticket in list(bench.slots_held()):
+                bench.dispatcher.release(ticket, Outcome.SUCCESS)
+        assert 5 <= len(bench.started) <= 7
+
+    virtually(limits(64, 1), body, batch_rps=1.0, batch_max_wait=2.0)
 
 
 def test_spent_tokens_hold_the_next_start_back() -> None:

@@ -336,6 +336,114 @@ def test_each_time_out_ends_in_its_error(script: Script, seconds: float, started
     virtually(body, lambda request, n: script, interactive_timeouts=timeouts)
 
 
+@dataclass
+class SlowReply(KeptReply):
+    """A client that takes 3 s over every piece."""
+
+    clock: LoopClock
+
+    def __post_init__(self) -> None:
+        super().__init__(self.clock)
+
+    async def send(self, piece: bytes) -> None:
+        await self.clock.sleep(3)
+        await super().send(piece)
+
+
+def test_a_client_that_reads_slowly_is_no_fault_of_the_servers() -> None:
+    async def body(house: House) -> None:
+        exchange = Exchange(house.pool.gateway, call(), SlowReply(house.clock))
+        assert await exchange.run() is Outcome.SUCCESS
+
+    timeouts = LaneTimeouts(first_byte=2.0, between_bytes=1.5, total=60.0)
+    virtually(body, lambda request, n: streamed(5), interactive_timeouts=timeouts)
+
+
+def test_an_answer_that_never_ends_is_told_from_one_that_stalls() -> None:
+    async def body(house: House) -> None:
+        told = []
+        for _ in range(2):
+            task, reply = house.run()
+            assert await task is Outcome.TIMEOUT
+            assert reply.error is not None
+            told.append(reply.error.message)
+        await house.clock.sleep(1)
+        assert "come to the end of its answer" in told[0]
+        assert "stopped sending" in told[1]
+
+    timeouts = LaneTimeouts(first_byte=2.0, between_bytes=1.5, total=8.0)
+    scripts = {1: streamed(100, gap=1.0), 2: Script(steps=[ROLE + event("a"), 60.0, STOP])}
+    virtually(body, lambda request, n: scripts[n], interactive_timeouts=timeouts)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_what_was_generated_until_an_answer_broke_off_counts(left: bool) -> None:
+    """Counted from the pieces that passed: a client that always leaves early would else use nothing of its limits."""
+
+    async def body(house: House) -> None:
+        one = call()
+        exchange = Exchange(house.pool.gateway, one, KeptReply(house.clock))
+        task = asyncio.ensure_future(exchange.run())
+        await house.clock.sleep(1.05)
+        if left:
+            exchange.client_left()
+        await task
+        assert (one.output_tokens, one.estimated) == (5, True)
+        assert house.pool.gateway.meters.lanes[INTERACTIVE].output_tokens == {False: 0, True: 5}
+        await house.clock.sleep(1)
+
+    broken = UpstreamFailed(502, "upstream_truncated", "gone")
+    steps = [0.1, ROLE + event("a"), *[0.2, event("b")] * 4, *([60.0] if left else [0.2, broken])]
+    virtually(body, lambda request, n: Script(steps=steps))
+
+
+@pytest.mark.parametrize("status", [600, 999])
+def test_a_status_that_does_not_exist_is_a_502(status: int) -> None:
+    async def body(house: House) -> None:
+        task, reply = house.run(stream=False)
+        assert await task is Outcome.UPSTREAM_ERROR
+        assert reply.error is not None
+        assert (reply.error.status, reply.error.code) == (502, "upstream_error")
+        assert str(status) in reply.error.message
+
+    virtually(body, lambda request, n: whole(status=status))
+
+
+def test_a_call_that_waited_in_vain_tells_for_how_long() -> None:
+    async def body(house: House) -> None:
+        running, _ = house.run(name="running")
+        await settle()
+        waits = call()
+        assert await Exchange(house.pool.gateway, waits, KeptReply(house.clock)).run() is Outcome.TIMEOUT
+        assert waits.queued_s == pytest.approx(2.0)
+        await running
+
+    virtually(body, lambda request, n: whole(5.0), slots=1, floor=0, interactive_max_wait=2.0)
+
+
+def test_when_the_process_stops_waiting_calls_end_at_once_and_running_ones_with_their_last_words() -> None:
+    async def body(house: House) -> None:
+        running, told = house.run(name="running")
+        await house.clock.sleep(0.5)
+        waits, refused = house.run(name="waits")
+        await settle()
+        gateway = house.pool.gateway
+        gateway.shut_down(waiting_only=True)
+        assert await waits is Outcome.CANCELLED
+        assert refused.error is not None
+        assert (refused.error.status, refused.error.code, refused.error.retry_after) == (503, "shutting_down", 5)
+        await house.clock.sleep(0.5)
+        assert (running.done(), told.started) == (False, True)
+        gateway.shut_down()
+        assert await running is Outcome.CANCELLED
+        assert told.error is not None
+        assert told.error.code == "shutting_down"
+        assert not gateway.live
+        await house.clock.sleep(1)
+
+    virtually(body, lambda request, n: streamed(500), slots=1, floor=0)
+
+
 def test_an_answer_that_is_not_streamed_may_take_its_whole_time() -> None:
     async def body(house: House) -> None:
         task, _ = house.run(stream=False)

@@ -1,0 +1,91 @@
+from typing import Any
+
+import pytest
+
+from core.lanes import Lane
+from tests.fakes import call
+from web.replies import AsgiReply
+
+pytestmark = pytest.mark.anyio
+STREAM = [(b"content-type", b"text/event-stream")]
+JSON = [(b"content-type", b"application/json")]
+
+
+class Sent:
+    """What an ASGI server was told to send."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self.reply = AsgiReply(send=self, call=call(Lane.BATCH, "req_1"), pool="large")
+
+    async def __call__(self, message: Any) -> None:
+        self.messages.append(message)
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return list(self.messages[0]["headers"])
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+    @property
+    def ends(self) -> int:
+        return sum(
+            message["type"] == "http.response.body" and not message.get("more_body") for message in self.messages
+        )
+
+
+async def test_behind_another_tidegate_every_header_of_ours_is_told_once() -> None:
+    sent = Sent()
+    await sent.reply.start(200, [*JSON, (b"x-tidegate-lane", b"interactive"), (b"x-request-id", b"theirs")])
+    own = [header for header in sent.headers if header[0].startswith(b"x-")]
+    assert sorted(own) == [
+        (b"x-request-id", b"req_1"),
+        (b"x-tidegate-lane", b"batch"),
+        (b"x-tidegate-pool", b"large"),
+        (b"x-tidegate-queue-ms", b"0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(b"0", b"1"), (b"0.0", b"1"), (b"-1", b"1"), (b" 0 ", b"1"), (b"2", b"2"), (b"soon", b"soon")]
+)
+async def test_a_refusal_never_asks_a_client_to_come_back_at_once(given: bytes, told: bytes) -> None:
+    sent = Sent()
+    await sent.reply.start(429, [*JSON, (b"retry-after", given)])
+    assert (b"retry-after", told) in sent.headers
+
+
+@pytest.mark.parametrize(("length", "pieces"), [(0, []), (5, [b"hello"]), (5, [b"he", b"llo"]), (None, [b"hello"])])
+async def test_an_answer_of_known_length_ends_with_its_last_byte_and_once(
+    length: int | None, pieces: list[bytes]
+) -> None:
+    sent = Sent()
+    await sent.reply.start(200, [*JSON, *([(b"content-length", b"%d" % length)] if length is not None else [])])
+    for piece in pieces:
+        await sent.reply.send(piece)
+    assert sent.ends == (length == 5)
+    await sent.reply.finish()
+    assert (sent.ends, sent.body) == (1, b"".join(pieces))
+
+
+async def test_an_answer_that_is_no_stream_after_a_heartbeat_is_an_error_inside_the_stream() -> None:
+    sent = Sent()
+    await sent.reply.heartbeat()
+    await sent.reply.start(200, JSON)
+    await sent.reply.send(b'{"choices":[]}')
+    await sent.reply.finish()
+    told = sent.body.removeprefix(b": waiting\n\n")
+    assert told.startswith(b'data: {"error":')
+    assert b"something else" in told
+    assert told.endswith(b"\n\n")
+
+
+async def test_a_stream_after_a_heartbeat_goes_on_in_it() -> None:
+    sent = Sent()
+    await sent.reply.heartbeat()
+    await sent.reply.start(200, STREAM)
+    await sent.reply.send(b"data: 1\n\n")
+    await sent.reply.finish()
+    assert sent.body == b": waiting\n\ndata: 1\n\n"
