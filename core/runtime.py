@@ -44,7 +44,7 @@ from core.lanes import Lane
 from core.lifecycle import Service
 from core.metrics import PoolMeters
 from core.operations import Figures, Operations
-from core.overview import Reading, Waits, sample
+from core.overview import Reading, Waits, differences, sample
 from core.people.identity import ANY_MODEL
 from core.people.limits import TenantLimits
 from core.people.secret import derived
@@ -458,6 +458,10 @@ class Runtime:
             period=self.settings.tick,
             on_end=self.call_log.of_pool(config.name) if self.settings.call_log_rows else None,
         )
+        moved = differences(pool.settings, self.file_settings[config.name])
+        if moved:
+            told = ", ".join(f"{each.name} {each.stored} (given: {each.file})" for each in moved)
+            log.info("settings that were changed here stand before those given at the start", pool=pool.name, kept=told)
         self.pools[config.name] = pool
         self._controllers[config.name] = pool.controller
         self.probes[config.name] = Probe(pool=config.name, base_url=config.base_url, api_key=key, clock=self.clock)

@@ -103,7 +103,7 @@ async def test_one_pool_has_no_list_of_pools(home: Site) -> None:
 async def test_a_setting_that_differs_from_the_file_is_named(home: Site) -> None:
     assert "Differs from" not in await home.get("/")
     page = await home.tune(ceiling="6")
-    assert "Differs from tidegate.toml: ceiling 6, file says 7." in text(page)
+    assert "Differs from the settings given at the start: ceiling 6, given 7." in text(page)
 
 
 async def test_the_reported_figures_are_those_of_the_board(home: Site, monkeypatch: pytest.MonkeyPatch) -> None:

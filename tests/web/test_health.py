@@ -9,8 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 from starlette.applications import Starlette
 
+from core.changes import PoolPatch
 from core.config import PoolConfig, Settings
 from core.runtime import Runtime
 from tests.servers import running
@@ -108,3 +110,14 @@ async def test_a_database_that_is_down_or_silent_is_a_reason(
         body = await answered(client, 503)
         assert codes(body) == [("database_down", None)]
         assert CANARY not in str(body)
+
+
+async def test_a_start_says_which_stored_settings_stand_before_those_that_are_given(tmp_path: Path) -> None:
+    given = PoolConfig(name="a", base_url="http://127.0.0.1:9/v1", slots=8)
+    async with gateway(tmp_path, given) as (_, runtime):
+        await runtime.operations.change_pool("a", PoolPatch(ceiling=3), by="ann", based_on=None)
+    with structlog.testing.capture_logs() as lines:
+        async with gateway(tmp_path, given.model_copy(update={"slots": 16})):
+            pass
+    told = [line for line in lines if "stand before those given" in line["event"]]
+    assert [(line["pool"], line["kept"]) for line in told] == [("a", "slots 8 (given: 16), ceiling 3 (given: 15)")]
