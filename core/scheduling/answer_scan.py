@@ -23,13 +23,19 @@ class _Usage(msgspec.Struct):
     output_tokens: int | None = None
 
 
+class _Error(msgspec.Struct):
+    code: object = None
+
+
 class _Inner(msgspec.Struct):
     usage: _Usage | None = None
+    error: _Error | str | None = None
 
 
 class _Event(msgspec.Struct):
     usage: _Usage | None = None
     response: _Inner | None = None
+    error: _Error | str | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -58,12 +64,14 @@ class StreamScan(_Scan):
     """Follows an event stream, however it was cut into pieces.
 
     `pieces` counts events that carry content. `complete` tells whether the stream's own end mark was seen: `[DONE]` or
-    a finish reason for chat and completions, a closing event for responses. Streams of other endpoints have no mark.
+    a finish reason for chat and completions, a closing event for responses; an error told inside the stream ends it,
+    too. Streams of other endpoints have no mark. `failed` is the status of such an error, 500 where it names none.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self.pieces = 0
+        self.failed = 0
         self._tail = b""
         self._responses = path.endswith("/responses")
         self._marked = self._responses or path.endswith("/completions")
@@ -72,7 +80,7 @@ class StreamScan(_Scan):
     @property
     def complete(self) -> bool:
         """Tell whether a clean end now is the end that the server meant."""
-        return self._ended or not self._marked
+        return self._ended or self.failed > 0 or not self._marked
 
     @property
     def inside_event(self) -> bool:
@@ -92,6 +100,8 @@ class StreamScan(_Scan):
         self._ended = self._ended or self._ends(lines)
         if b'"usage"' in lines:
             self._find_usage(lines)
+        if b'"error"' in lines:
+            self._find_error(lines)
         return count
 
     def finish(self) -> None:
@@ -115,11 +125,24 @@ class StreamScan(_Scan):
             if line.startswith(b"data:") and b'"usage"' in line:
                 self._note_usage(line[5:])
 
+    def _find_error(self, lines: bytes) -> None:
+        for line in lines.splitlines():
+            if line.startswith(b"data:") and b'"error"' in line:
+                try:
+                    event = _decode(line[5:])
+                except msgspec.DecodeError:
+                    continue
+                error = event.error or (event.response.error if event.response else None)
+                if error is not None:
+                    code = error.code if isinstance(error, _Error) else None
+                    self.failed = code if isinstance(code, int) and 400 <= code < 600 else 500
+
 
 class BodyScan(_Scan):
     """Follows a whole JSON body, of which it keeps at most 4 MiB to find the usage."""
 
     pieces = 0
+    failed = 0
     complete = True
     inside_event = False
 

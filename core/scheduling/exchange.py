@@ -299,7 +299,7 @@ class Exchange:
         if not begun:
             await self._reply.start(status, answer.headers)
         await self._reply.finish()
-        return Outcome.SUCCESS
+        return outcome_of_status(scan.failed) if scan.failed else Outcome.SUCCESS
 
     async def _relay(self, answer: UpstreamAnswer, scan: StreamScan | BodyScan) -> bool:
         """Pass the body on, piece by piece; return whether there was any. A slow client is no fault of the server's."""

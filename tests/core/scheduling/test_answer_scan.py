@@ -79,3 +79,22 @@ def test_the_word_of_the_end_mark_inside_of_what_a_model_wrote_is_no_end() -> No
     assert not scan.complete
     scan.feed(b"data:[DONE]\r\n\r\n")
     assert scan.complete
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "failed"),
+    [
+        ("/chat/completions", b'{"error":{"message":"out of memory","code":null}}', 500),
+        ("/chat/completions", b'{"error":{"message":"too long","code":400}}', 400),
+        ("/chat/completions", b'{"error":"out of memory"}', 500),
+        ("/completions", b'{"object":"error","error":{"code":503}}', 503),
+        ("/chat/completions", b'{"choices":[{"delta":{"content":"an \\"error\\""}}],"error":null}', 0),
+        ("/responses", b'{"type":"response.failed","response":{"error":{"code":"server_error"}}}', 500),
+        ("/responses", b'{"type":"response.created","response":{"error":null}}', 0),
+    ],
+)
+def test_an_error_told_inside_a_stream_is_no_success(path: str, line: bytes, failed: int) -> None:
+    scan = StreamScan(path)
+    scan.feed(b"data: " + line + b"\n\n")
+    assert scan.failed == failed
+    assert scan.complete == (failed > 0)

@@ -397,6 +397,17 @@ def test_what_was_generated_until_an_answer_broke_off_counts(left: bool) -> None
     virtually(body, lambda request, n: Script(steps=steps))
 
 
+def test_an_error_told_inside_a_stream_passes_as_it_is_and_counts_as_one() -> None:
+    async def body(house: House) -> None:
+        task, reply = house.run()
+        assert await task is Outcome.UPSTREAM_ERROR
+        assert (reply.finished, reply.error) == (True, None)
+        assert b"out of memory" in reply.body
+
+    told = b'data: {"error":{"message":"out of memory"}}\n\ndata: [DONE]\n\n'
+    virtually(body, lambda request, n: Script(steps=[0.1, ROLE + event("a"), told]))
+
+
 @pytest.mark.parametrize("status", [600, 999])
 def test_a_status_that_does_not_exist_is_a_502(status: int) -> None:
     async def body(house: House) -> None:
