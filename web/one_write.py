@@ -33,12 +33,12 @@ class OneWriteTransport:
     def write(self, data: bytes) -> None:
         """Write `data` soon, with whatever else is written by then."""
         if not self._held:
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush)
         self._held.append(data)
 
     def close(self) -> None:
         """Write what is held, then close."""
-        self.flush()
+        self._flush()
         self._transport.close()
 
     def abort(self) -> None:
@@ -46,8 +46,7 @@ class OneWriteTransport:
         self._held.clear()
         self._transport.abort()
 
-    def flush(self) -> None:
-        """Write what is held now."""
+    def _flush(self) -> None:
         held = self._held
         if held and not self._transport.is_closing():
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
@@ -57,14 +56,6 @@ class OneWriteTransport:
 class OneWriteProtocol(HttpToolsProtocol):
     """uvicorn's protocol over a `OneWriteTransport`."""
 
-    __slots__ = ("_gathered",)
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin with a connection."""
-        self._gathered = OneWriteTransport(transport, self.loop)
-        super().connection_made(self._gathered)  # type: ignore[arg-type]  # all it uses is there
-
-    def on_response_complete(self) -> None:
-        """Let the client have the whole answer before anything else is done about it."""
-        self._gathered.flush()
-        super().on_response_complete()
+        super().connection_made(OneWriteTransport(transport, self.loop))  # type: ignore[arg-type]  # all it uses is there
