@@ -1,7 +1,7 @@
 """Decides what of a pool's moves is worth a row in the decision log, and writes the row.
 
-A cut is a row at once. Growth is folded into one row a minute; a quota that moved while the limit stood shares that
-row's place. Why the limit does not move is told when the reason changes, once a minute at most; that a cut drains and
+A cut is a row at once, and so is growth after a row that said why the limit stood; more growth is folded into one row a
+minute. A quota that moved while the limit stood shares that row's place. Why the limit does not move is told when the reason changes, once a minute at most; that a cut drains and
 settles is told by the cut itself.
 """
 
@@ -42,6 +42,7 @@ class Journal:
         self._fold: _Fold | None = None
         self._told: Reason | None = None
         self._told_at = -math.inf
+        self._stands = False
         self._poisoned_at: dict[str, float] = {}
 
     def started(self, scene: Scene, *, saved: float | None, age: float | None) -> None:
@@ -62,14 +63,17 @@ class Journal:
         fold = self._fold or _Fold(scene.now, move.before, quota_before, scene.demand)
         if move.action is Action.GROW:
             fold = replace(fold, growth=facts)
+            if self._stands:
+                self._tell_growth(fold)
+                self._stands, fold = False, _begun(scene)
         if move.action is Action.CUT:
             self._tell_growth(fold)
             self._write(facts, "controller", Action.CUT)
-            fold = _begun(scene)
+            self._stands, fold = False, _begun(scene)
         elif move.action is Action.HOLD and self._is_news(move.reason, scene.now):
             self._tell_growth(fold)
             self._write(facts, "controller", Action.HOLD)
-            self._told, self._told_at = move.reason, scene.now
+            self._told, self._told_at, self._stands = move.reason, scene.now, True
             fold = _begun(scene) if fold.growth else fold
         if scene.now - fold.since >= FOLD:
             if not self._tell_growth(fold):

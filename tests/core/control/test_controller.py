@@ -474,6 +474,18 @@ def test_a_hold_that_ended_while_nothing_ran_is_told_once_at_the_start(kept_minu
     assert len([row for row in back.rows if row.reason == "hold_expired"]) == told
 
 
+def test_growth_after_a_row_that_says_why_the_limit_stands_is_told_at_once_and_then_by_the_minute(pool: Pool) -> None:
+    pool.load(interactive=4, batch=12)
+    pool.gate.stopped_by_limit = False
+    pool.tick(13, feed=lambda: pool.answer(0.2))
+    assert pool.rows[-1].action == "hold"
+    pool.gate.stopped_by_limit = True
+    pool.tick(feed=lambda: pool.answer(0.2))
+    assert pool.rows[-1].action == "grow"
+    pool.tick(6, feed=lambda: pool.answer(0.2))
+    assert len(pool.told("grow")) == 1
+
+
 def test_a_row_tells_since_when_requests_were_judged(pool: Pool) -> None:
     pool.load(interactive=4, batch=12)
     pool.tick(feed=lambda: pool.answer(1.9))
