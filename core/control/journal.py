@@ -1,8 +1,8 @@
 """Decides what of a pool's moves is worth a row in the decision log, and writes the row.
 
 A cut is a row at once, and so is growth after a row that said why the limit stood; more growth is folded into one row a
-minute. A quota that moved while the limit stood shares that row's place. Why the limit does not move is told when the reason changes, once a minute at most; that a cut drains and
-settles is told by the cut itself.
+minute. A quota that moved while the limit stood shares that row's place. Why the limit does not move is told when the
+reason changes, once a minute at most; that a cut drains and settles is told by the cut itself.
 """
 
 import math
