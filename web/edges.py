@@ -82,6 +82,7 @@ class EdgeProtocol(OneWriteProtocol):
         "_pending",
         "_reading",
         "_refused",
+        "_running",
         "_taken",
         "_unused",
         "_writing",
@@ -102,6 +103,7 @@ class EdgeProtocol(OneWriteProtocol):
         self._reading: asyncio.TimerHandle | None = None
         self._writing: asyncio.TimerHandle | None = None
         self._left: Callable[[], object] | None = None
+        self._running: Any = None
 
     def watch(self, scope: Scope, left: Callable[[], object]) -> None:
         """Call `left` when the client leaves before the request of `scope`, which has been read, is answered.
@@ -116,6 +118,7 @@ class EdgeProtocol(OneWriteProtocol):
             self._left = left
             if self.cycle.scope is scope:  # else the next request is here already
                 self.cycle.message_event = _Event()
+                self.flow.resume_reading()  # paused by a large body, it would not learn that the client leaves
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin with a connection."""
@@ -129,6 +132,11 @@ class EdgeProtocol(OneWriteProtocol):
         self._forget_reading()
         self._forget_writing()
         super().connection_lost(exc)
+        running = self._running
+        if running is not None and running is not self.cycle and not running.response_complete:
+            # The server tells the newest request alone; this one, which is answered, would go on for ever.
+            running.disconnected = True
+            running.message_event.set()
         left, self._left = self._left, None
         if left is not None:
             left()
@@ -138,6 +146,10 @@ class EdgeProtocol(OneWriteProtocol):
         self._left = None
         super().on_response_complete()
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     # Reading
 
     def data_received(self, data: bytes) -> None:
@@ -146,8 +158,14 @@ class EdgeProtocol(OneWriteProtocol):
         super().data_received(data)
         if self._in_head or self._in_body:
             self._not_whole()
-        elif self._reading is not None:
+            return
+        if self._reading is not None:
             self._forget_reading()
+        if self.cycle is not None and self.cycle.response_complete:
+            # The rest of a body that was not asked for: it took away the timer that closes idle connections.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_headers_complete(self) -> None:
         """Go on if the head is fit, and not too large."""

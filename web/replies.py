@@ -54,14 +54,15 @@ class AsgiReply:
             self._refusal = None if status < 400 and is_event_stream(headers) else []
             return
         passed = []
+        streamed = self._event_stream = is_event_stream(headers)
         for header in headers:
             name, value = header
+            if name == b"content-length":
+                if streamed:
+                    continue  # an error that has to be told inside the stream makes it longer
+                self._left = int(value)
             if name not in _NOT_PASSED_ON and not name.startswith(b"x-tidegate-"):
                 passed.append(header)
-                if name == b"content-type":
-                    self._event_stream = value.startswith(b"text/event-stream")
-                elif name == b"content-length":
-                    self._left = int(value)
         if status >= 400:
             passed = [_honest(header) for header in passed]
         await self._send_head(status, passed)
@@ -114,7 +115,6 @@ class AsgiReply:
         ]
 
     async def _send_head(self, status: int, headers: RawHeaders) -> None:
-        self._head_sent = True
         buffering = [(b"x-accel-buffering", b"no")] if self._event_stream else []
         await self._send(
             {
@@ -123,6 +123,7 @@ class AsgiReply:
                 "headers": [*headers, *buffering, *self.own_headers()],
             }
         )
+        self._head_sent = True  # not before: a heartbeat or an attempt that is broken off while it waits sent nothing
 
 
 def _honest(header: tuple[bytes, bytes]) -> tuple[bytes, bytes]:

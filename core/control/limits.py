@@ -71,7 +71,8 @@ class LimitState:
 
     `slow_start` is the level below which growth is fast, `cut_from` the level in use at the last cut. Only requests
     that arrived at or after `epoch` are judged; it is +inf while a cut drains. `idle_since` is when batch ran out of
-    work, `None` while it has some; `began` when it last got work after `idle_after` seconds without.
+    work, `None` while it has some; `began` when it last got work after `idle_after` seconds without. `excused` is the
+    beginning of a batch whose lateness was excused, as long as none has gone on long enough to be judged.
     """
 
     limit: float
@@ -84,6 +85,7 @@ class LimitState:
     last: float = NEVER
     idle_since: float | None = None
     began: float = NEVER
+    excused: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +183,15 @@ def _step(state: LimitState, config: LimitConfig, signals: Signals) -> _Step:
         state = replace(state, draining=False, cool_until=now + config.settle, epoch=now)
     if now < state.cool_until:
         return _hold(state, Reason.SETTLING)
+    if signals.batch and not _begins(state, config, signals):
+        state = replace(state, excused=NEVER)
     breached = [proposal for proposal in _proposals(state, config, signals) if proposal.beta is not None]
     excuse = _excuse(state, config, signals)
     counted = [proposal for proposal in breached if proposal.hard] if excuse else breached
     if counted:
         return _cut(state, config, signals, counted)
     if breached and excuse:
-        return _hold(state, excuse)
+        return _hold(replace(state, excused=state.began) if excuse is Reason.BATCH_BEGINS else state, excuse)
     reason = _against_growth(state, config, signals)
     return _hold(state, reason) if reason else _grow(state, config, signals)
 
@@ -200,6 +204,7 @@ def _re_anchored(state: LimitState, config: LimitConfig, now: float) -> LimitSta
         cool_until=min(state.cool_until - back, now + config.drain_max),
         idle_since=None if state.idle_since is None else state.idle_since - back,
         began=state.began - back,
+        excused=state.excused - back,
         epoch=state.epoch if math.isinf(state.epoch) else min(state.epoch, now),
     )
 
@@ -222,11 +227,17 @@ def _excuse(state: LimitState, config: LimitConfig, signals: Signals) -> Reason 
 
     Without batch in flight a lower limit relieves nobody, and the level in use is interactive's own: a cut from it
     would take from the next batch what its forerunner had. When batch begins after a rest, its prompts come all at
-    once: that is over in seconds, and the level in use is still far from the limit that would be judged.
+    once: that is over in seconds, and the level in use is still far from the limit that would be judged. It is excused
+    once: else batch that comes in bursts too short to be judged would never be cut, however late it made the others.
     """
     if signals.batch == 0:
         return Reason.NO_BATCH
-    return Reason.BATCH_BEGINS if signals.now - state.began < config.settle else None
+    fresh = state.excused in (NEVER, state.began)
+    return Reason.BATCH_BEGINS if fresh and _begins(state, config, signals) else None
+
+
+def _begins(state: LimitState, config: LimitConfig, signals: Signals) -> bool:
+    return signals.now - state.began < config.settle
 
 
 def _used(signals: Signals) -> int:
@@ -337,6 +348,7 @@ def _cut(state: LimitState, config: LimitConfig, signals: Signals, breached: lis
         cut_at=signals.now,
         draining=True,
         epoch=math.inf,
+        excused=NEVER,
     )
     return cut, Action.CUT, worst.reason, tuple(proposal.trigger.name for proposal in breached)
 

@@ -1,7 +1,12 @@
 """Reads an answer as it passes: content pieces, usage, and whether a stream came to its proper end. Pure."""
 
+from typing import Annotated
+
 import msgspec
 
+# What an answer can have at most; more is nonsense, and would not fit where it is stored.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_UNREADABLE = (msgspec.DecodeError, RecursionError)
 _MOST_TAIL = 1 << 20
 _MOST_BODY = 4 << 20
 _NO_CONTENT = (
@@ -17,10 +22,10 @@ _NO_CONTENT = (
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
 
 
 class _Error(msgspec.Struct):
@@ -51,7 +56,7 @@ class _Scan:
     def _note_usage(self, text: bytes) -> None:
         try:
             event = _decode(text)
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             return
         usage = event.usage or (event.response.usage if event.response else None)
         if usage is None:
@@ -130,7 +135,7 @@ class StreamScan(_Scan):
             if line.startswith(b"data:") and b'"error"' in line:
                 try:
                     event = _decode(line[5:])
-                except msgspec.DecodeError:
+                except _UNREADABLE:
                     continue
                 error = event.error or (event.response.error if event.response else None)
                 if error is not None:

@@ -90,6 +90,7 @@ class Dispatcher:
         self._awaiting: dict[Ticket, None] = {}
         self._overdue_running = 0
         self._held_until = -math.inf
+        self._rates_until = -math.inf
         self._backed_off_until = -math.inf
         self._bound = False
 
@@ -362,7 +363,8 @@ class Dispatcher:
 
     def _rates_allow(self, now: float) -> bool:
         wait = max(bucket.wait(now) if bucket else 0.0 for bucket in (self._starts, self._tokens))
-        if wait > 0:
+        if wait > 0 and now >= self._rates_until:  # else a timer is set already; every arrival asks here
+            self._rates_until = now + wait
             self.hold_batch(wait)
         return wait <= 0
 

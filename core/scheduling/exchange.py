@@ -274,6 +274,7 @@ class Exchange:
 
     async def _pass_refusal_on(self, answer: UpstreamAnswer) -> None:
         body = await read_answer(answer)
+        self._ticket.answered = True
         self._stop_heartbeats()
         await self._reply.start(answer.status, answer.headers)
         await self._reply.send(body)
@@ -297,6 +298,8 @@ class Exchange:
         if not scan.complete:
             raise UpstreamFailed(502, "upstream_truncated", "The model server ended the stream before its end mark.")
         if not begun:
+            self._ticket.answered = True
+            self._stop_heartbeats()
             await self._reply.start(status, answer.headers)
         await self._reply.finish()
         return outcome_of_status(scan.failed) if scan.failed else Outcome.SUCCESS

@@ -25,9 +25,12 @@ STALL_S = 0.3
 
 
 @contextmanager
-def serving(app: Any, *, lifespan: str = "off", **changes: float) -> Iterator[tuple[str, int]]:
+def serving(
+    app: Any, *, lifespan: str = "off", keep_alive: float | None = None, **changes: float
+) -> Iterator[tuple[str, int]]:
     """Serve `app` as the gateway does; yields host and port."""
     config = server_config(app, 1, stall=STALL_S)
+    config.timeout_keep_alive = keep_alive or config.timeout_keep_alive  # type: ignore[assignment]  # fractions do
     config.lifespan = lifespan  # type: ignore[assignment]
     assert isinstance(config.http, type)
     for name, value in changes.items():
@@ -221,6 +224,9 @@ class Watching:
         if path == "/late":
             while (await receive())["type"] != "http.disconnect":
                 pass
+        if path == "/body":
+            while (await receive()).get("more_body"):
+                pass
         scope[CONNECTION].watch(scope, leave)
         if path != "/answered":
             await gone.wait()
@@ -236,6 +242,25 @@ def test_who_watches_is_told_once_when_the_client_leaves(path: str) -> None:
         connection.close()
         until(lambda: app.left)
     assert app.left == [path]
+
+
+def test_a_client_that_leaves_is_noticed_also_when_it_has_asked_for_more_already(told: Told) -> None:
+    with serving(told) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"GET /endless HTTP/1.1\r\nhost: a\r\n\r\n" * 2)
+        assert connection.recv(65536)
+        connection.close()
+        until(lambda: told.ended)
+    assert told.ended == ["left"]
+
+
+@pytest.mark.parametrize("size", [70_000, 150_000, 300_000])
+def test_a_client_that_leaves_after_a_large_body_is_noticed_too(size: int) -> None:
+    app = Watching()
+    with serving(app) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"POST /body HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size + b"x")
+        connection.sendall(b"x" * (size - 1))
+        connection.close()
+        until(lambda: app.left)
 
 
 def test_who_was_answered_and_leaves_then_is_not_told_of() -> None:
@@ -256,6 +281,20 @@ def test_connections_are_kept_alive_for_more_requests(told: Told) -> None:
         for _ in range(3):
             assert client.post("/body", content=b"x" * 100_000).text == "ok"
     assert told.ended == ["whole"] * 3
+
+
+@pytest.mark.parametrize("rest", [b"", b"x", b"x" * 4999, b"x" * 5000 + b"\r\n"])
+def test_a_connection_whose_client_goes_silent_after_an_early_answer_is_closed_all_the_same(
+    told: Told, rest: bytes
+) -> None:
+    with serving(told, keep_alive=0.2) as address, socket.create_connection(address) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5000\r\n\r\n")
+        connection.settimeout(DEADLINE_S)
+        received = b""
+        while not received.endswith(b"ok\r\n0\r\n\r\n"):
+            received += connection.recv(65536)
+        connection.sendall(rest)
+        assert everything(connection) == b""
 
 
 def test_a_slow_client_holds_no_slot(tmp_path: Path) -> None:

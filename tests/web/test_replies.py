@@ -1,7 +1,9 @@
+import asyncio
 from typing import Any
 
 import pytest
 
+from core.errors import UpstreamFailed
 from core.lanes import Lane
 from tests.fakes import call
 from web.replies import AsgiReply
@@ -89,3 +91,36 @@ async def test_a_stream_after_a_heartbeat_goes_on_in_it() -> None:
     await sent.reply.send(b"data: 1\n\n")
     await sent.reply.finish()
     assert sent.body == b": waiting\n\ndata: 1\n\n"
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_error_after_all_of_a_streams_announced_length_is_told_inside_it(whole: bool) -> None:
+    sent = Sent()
+    piece = b'data: {"choices":[]}\n\n'
+    await sent.reply.start(200, [(b"content-length", b"%d" % (len(piece) * (1 if whole else 2))), *STREAM])
+    await sent.reply.send(piece)
+    await sent.reply.fail(UpstreamFailed(502, "upstream_truncated", "It ended before its end mark."))
+    assert not any(name == b"content-length" for name, _ in sent.headers)
+    assert sent.body.startswith(piece + b'data: {"error":')
+    assert sent.ends == 1
+
+
+async def test_a_heartbeat_that_is_broken_off_before_its_head_went_out_leaves_the_answer_as_it_is() -> None:
+    sent = Sent()
+    full = asyncio.Event()
+
+    async def waiting(message: Any) -> None:
+        await full.wait()
+        sent.messages.append(message)
+
+    reply = AsgiReply(send=waiting, call=call(Lane.BATCH, "req_1"), pool="large")
+    heart = asyncio.create_task(reply.heartbeat())
+    await asyncio.sleep(0)
+    heart.cancel()
+    full.set()
+    await reply.start(400, [*JSON, (b"content-length", b"2")])
+    await reply.send(b"{}")
+    await reply.finish()
+    assert [message["type"] for message in sent.messages] == ["http.response.start", "http.response.body"]
+    assert (sent.messages[0]["status"], sent.body, sent.ends) == (400, b"{}", 1)
+    assert (b"x-accel-buffering", b"no") not in sent.headers

@@ -457,6 +457,23 @@ def test_a_batch_that_begins_after_a_rest_is_judged_once_its_first_prompts_are_t
     assert reasons == [Reason.BATCH_BEGINS, Reason.BATCH_BEGINS, Reason.FIRST_TOKEN]
 
 
+def test_bursts_of_batch_too_short_to_be_judged_are_excused_once_not_for_ever() -> None:
+    state, now = rested(30.0)
+    limits, reasons = [], set()
+    for _ in range(4):
+        for tick in range(9):
+            batch = 30 if tick < 2 else 0
+            late = LATE if tick > 0 else {}
+            signals = Signals(now=now, interactive=4, batch=batch, backlog=batch, **late)
+            state, move = LAW.update(state, LimitConfig(), signals)
+            reasons.add(move.reason)
+            now += 5
+        limits.append(state.limit)
+    assert limits[0] == 40.0 > limits[1]
+    assert limits[1] == limits[2] > limits[3]
+    assert {Reason.BATCH_BEGINS, Reason.NO_BATCH, Reason.FIRST_TOKEN} <= reasons
+
+
 def test_a_batch_that_begins_after_a_rest_is_cut_at_once_where_the_provider_refuses() -> None:
     state, now = rested(30.0)
     _, move = LAW.update(state, LimitConfig(), Signals(now=now, interactive=4, batch=9, backlog=1, refused=1))

@@ -29,6 +29,24 @@ def test_usage_null_in_every_chunk_does_not_wipe_the_count() -> None:
 
 
 @pytest.mark.parametrize(
+    "usage",
+    [
+        b'{"completion_tokens":-5}',
+        b'{"completion_tokens":2147483648}',
+        b'{"completion_tokens":' + b"9" * 400 + b"}",
+        b'{"completion_tokens":2,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_a_usage_that_cannot_be_is_none_and_harms_nothing(usage: bytes) -> None:
+    scans = StreamScan("/chat/completions"), BodyScan()
+    scans[0].feed(b'data: {"error":null,"usage":' + usage + b"}\n\n")
+    scans[1].feed(b'{"usage":' + usage + b"}")
+    for scan in scans:
+        scan.finish()
+        assert scan.output_tokens is None
+
+
+@pytest.mark.parametrize(
     "end",
     [
         b"data: [DONE]\n\n",

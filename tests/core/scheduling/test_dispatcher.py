@@ -398,6 +398,31 @@ def test_batch_that_waited_too_long_keeps_to_the_rates_too() -> None:
     virtually(limits(64, 1), body, batch_rps=1.0, batch_max_wait=2.0)
 
 
+def test_however_many_arrive_while_the_rates_hold_overdue_batch_back_one_timer_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(bench: Bench) -> None:
+        timers: list[float] = []
+        set_timer = bench.clock.call_later
+
+        def noted(seconds: float, *what: Any) -> Any:
+            timers.append(seconds)
+            return set_timer(seconds, *what)
+
+        for n in range(3):
+            bench.submit(BATCH, f"b{n}", has_tokens=False)
+        await bench.clock.sleep(5)
+        monkeypatch.setattr(bench.clock, "call_later", noted)
+        for n in range(200):
+            bench.dispatcher.release(bench.submit(INTERACTIVE, f"i{n}"), Outcome.SUCCESS)
+        assert len(timers) <= 1
+        await bench.clock.sleep(21)
+        assert [name for name in bench.started if name[0] == "b"] == ["b0", "b1", "b2"]
+        assert len(timers) <= 8
+
+    virtually(limits(64, 1, floor=4), body, batch_rps=0.1, batch_max_wait=2.0)
+
+
 def test_spent_tokens_hold_the_next_start_back() -> None:
     async def body(bench: Bench) -> None:
         first = bench.submit(BATCH, "b0", has_tokens=False)

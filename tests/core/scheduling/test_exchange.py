@@ -507,6 +507,22 @@ def test_a_batch_stream_whose_first_byte_is_out_is_left_alone() -> None:
     virtually(body, lambda request, n: streamed(100 if request.body == b"b" else 3))
 
 
+def test_a_batch_call_whose_refusal_is_on_its_way_to_the_client_is_left_alone() -> None:
+    async def body(house: House) -> None:
+        reply = SlowReply(house.clock)
+        batch = asyncio.ensure_future(Exchange(house.pool.gateway, call(BATCH, "b", stream=False), reply).run())
+        while not reply.started:
+            await house.clock.sleep(0.05)
+        interactive = [house.run(name=f"i{n}")[0] for n in range(4)]
+        assert [await task for task in interactive] == [Outcome.SUCCESS] * 4
+        assert await batch is Outcome.CLIENT_ERROR
+        assert (reply.status, reply.body) == (400, b"{}")
+        assert [r.body for r in house.upstream.requests].count(b"b") == 1
+
+    refused = whole(0.1, status=400, body=b"{}")
+    virtually(body, lambda request, n: refused if request.body == b"b" else streamed(3))
+
+
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.2])
 def test_a_client_that_leaves_while_its_call_is_pulled_back_is_never_sent_again(delay: float) -> None:
     async def body(house: House) -> None:
