@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -36,12 +37,19 @@ _TOO_LARGE = _refusal(
     b"text/plain; charset=utf-8",
     b"The head of the request is too large.\n",
 )
+_UPGRADE = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n|$)", re.IGNORECASE)
 # An address with a NUL names nothing, and not every database can be asked for it.
 _NUL = _refusal(
     b"400 Bad Request",
     b"application/json",
     error_body(invalid_request("The address holds a NUL (%00), which nothing here has.", "path")),
 )
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Take the wish for HTTP/2 out of a head: Java's client utters it, and the parser would drop the body after it."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"", head) + end + rest
 
 
 class _Refused(Exception):
@@ -155,6 +163,8 @@ class EdgeProtocol(OneWriteProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what came; watch over a request that is not whole yet."""
         self._chunk = len(data)
+        if b"h2c" in data and not self._in_body:
+            data = _without_upgrade(data)
         super().data_received(data)
         if self._in_head or self._in_body:
             self._not_whole()

@@ -33,6 +33,7 @@ _NOT_FORWARDED = frozenset(
         b"expect",
         b"forwarded",
         b"host",
+        b"http2-settings",
         b"idempotency-key",
         b"keep-alive",
         b"origin",

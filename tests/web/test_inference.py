@@ -340,6 +340,26 @@ def test_calls_sent_without_waiting_for_the_answers_before_are_all_answered_in_o
     assert received.count(b"HTTP/1.1 200 OK") == len(calls)
 
 
+def test_a_client_that_would_rather_speak_http_2_is_answered_in_http_1(house: Gate) -> None:
+    """Java's own client asks for it with every call in the clear."""
+    host, port = house.url.removeprefix("http://").split(":")
+    body = json.dumps(CHAT | {"max_tokens": 3, "user": "\r\nupgrade: h2c\r\n"}).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nHost: {host}\r\n"
+        f"Content-Length: {len(body)}\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA\r\n"
+        "Content-Type: application/json\r\nUpgrade: h2c\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        for _ in range(2):
+            client.sendall(head.encode() + body)
+            received = b""
+            while b'"usage"' not in received:
+                piece = client.recv(65536)
+                assert piece, received
+                received += piece
+            assert received.startswith(b"HTTP/1.1 200 OK")
+
+
 def test_at_debug_level_every_answer_is_logged_with_its_id_and_none_of_its_words(
     house: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
