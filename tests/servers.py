@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import structlog
 import uvicorn
 from starlette.applications import Starlette
 
@@ -29,6 +30,18 @@ def until(condition: Callable[[], Any], seconds: float = DEADLINE_S) -> Any:
         assert time.monotonic() < deadline, "this never came true"
         time.sleep(0.01)
     return value
+
+
+@contextmanager
+def log_lines() -> Iterator[list[Any]]:
+    """Collect what is logged, at any level, whatever another test has configured."""
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        with structlog.testing.capture_logs() as lines:
+            yield lines
+    finally:
+        structlog.configure(**before)
 
 
 @contextmanager

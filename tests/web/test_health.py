@@ -9,13 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-import structlog
 from starlette.applications import Starlette
 
 from core.changes import PoolPatch
 from core.config import PoolConfig, Settings
 from core.runtime import Runtime
-from tests.servers import running
+from tests.servers import log_lines, running
 from web import health, mock_server
 
 pytestmark = pytest.mark.anyio
@@ -116,7 +115,7 @@ async def test_a_start_says_which_stored_settings_stand_before_those_that_are_gi
     given = PoolConfig(name="a", base_url="http://127.0.0.1:9/v1", slots=8)
     async with gateway(tmp_path, given) as (_, runtime):
         await runtime.operations.change_pool("a", PoolPatch(ceiling=3), by="ann", based_on=None)
-    with structlog.testing.capture_logs() as lines:
+    with log_lines() as lines:
         async with gateway(tmp_path, given.model_copy(update={"slots": 16})):
             pass
     told = [line for line in lines if "stand before those given" in line["event"]]

@@ -12,9 +12,8 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-import structlog
 
-from tests.servers import CHAT, Gate, gate, until
+from tests.servers import CHAT, Gate, gate, log_lines, until
 
 FAMILY = "你好 👩‍👩‍👧‍👦 é"
 
@@ -364,7 +363,7 @@ def test_at_debug_level_every_answer_is_logged_with_its_id_and_none_of_its_words
     house: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.root, "level", logging.DEBUG)
-    with structlog.testing.capture_logs() as lines:
+    with log_lines() as lines:
         house.chat(headers={"x-request-id": "mine-7"}, messages=[{"role": "user", "content": "canary"}], max_tokens=2)
         until(lambda: any(line.get("request_id") == "mine-7" for line in lines))
     told = next(line for line in lines if line.get("request_id") == "mine-7")
