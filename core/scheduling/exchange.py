@@ -112,11 +112,11 @@ class Exchange:
     async def run(self) -> Outcome:
         """Answer the call. Returns the outcome; raises nothing but a cancellation and what the reply raises."""
         call, live = self._call, self._gateway.live
-        live[self] = None
         self._gateway.board.open(self._observation, self._observation.arrived)
         if call.stream and not call.durable:
             self._heart = self._clock.call_later(self._gateway.config.heartbeat_after, self._start_heartbeats)
         outcome = Outcome.CANCELLED
+        live[self] = None
         try:
             outcome = await self._answer()
         except RequestError as error:
@@ -164,6 +164,7 @@ class Exchange:
                 return
             self._leave_queue()
             if stop.reason == SHUTTING_DOWN:
+                self._gateway.stats.evicted[self._call.lane, SHUTTING_DOWN] += 1
                 raise _shutting_down() from None
             if stop.reason == "queue_timeout":
                 raise self._queue_timeout() from None
@@ -224,7 +225,9 @@ class Exchange:
 
     def _give_slot_back(self, outcome: Outcome, *, aborted: bool) -> None:
         if outcome is Outcome.PREEMPTED:
-            seen = self._observation
+            seen, call = self._observation, self._call
+            call.input_tokens = call.output_tokens = 0
+            call.estimated = False
             self._gateway.stats.wasted_tokens += seen.tokens
             self._gateway.stats.retries["pulled_back"] += 1
             seen.started = seen.first = seen.last = None

@@ -394,6 +394,7 @@ def test_a_fault_of_our_own_is_told_in_openais_shape_and_holds_no_slot(
     assert answer.headers["x-request-id"].startswith("req_")
     assert small.chat(max_tokens=2).status_code == 200
     assert pool.counts.interactive == 0
+    assert not pool.gateway.live
 
 
 def test_junk_models_and_paths_make_no_series(tmp_path: Path) -> None:

@@ -408,6 +408,23 @@ def test_an_error_told_inside_a_stream_passes_as_it_is_and_counts_as_one() -> No
     virtually(body, lambda request, n: Script(steps=[0.1, ROLE + event("a"), told]))
 
 
+def test_what_a_pulled_back_call_had_generated_is_wasted_and_no_part_of_its_answer() -> None:
+    async def body(house: House) -> None:
+        one = call(BATCH, "b", durable=True)
+        exchange = Exchange(house.pool.gateway, one, KeptReply(house.clock))
+        task = asyncio.ensure_future(exchange.run())
+        await house.clock.sleep(1.0)
+        running, _ = house.run()
+        await settle()
+        exchange.abort(Outcome.CANCELLED)
+        assert await task is Outcome.CANCELLED
+        assert house.pool.gateway.stats.wasted_tokens > 0
+        assert (one.output_tokens, one.estimated) == (0, False)
+        await running
+
+    virtually(body, lambda request, n: streamed(50 if n == 1 else 2, gap=0.1), slots=1, reserve=0, floor=1)
+
+
 @pytest.mark.parametrize("status", [600, 999])
 def test_a_status_that_does_not_exist_is_a_502(status: int) -> None:
     async def body(house: House) -> None:
@@ -443,6 +460,7 @@ def test_when_the_process_stops_waiting_calls_end_at_once_and_running_ones_with_
         assert await waits is Outcome.CANCELLED
         assert refused.error is not None
         assert (refused.error.status, refused.error.code, refused.error.retry_after) == (503, "shutting_down", 5)
+        assert gateway.stats.evicted == {(INTERACTIVE, "shutting_down"): 1}
         await house.clock.sleep(0.5)
         assert (running.done(), told.started) == (False, True)
         gateway.shut_down()
